@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Invariant checks that stay on in production: a broken one ends the process, its supervisor outside restarts it.
+// Invariant checks that stay on in production: a broken one ends the process, its supervisor
+// outside restarts it.
 #pragma once
 
 #include <string>
 
 namespace di::detail {
 
-[[noreturn]] void check_failed(const char* file, int line, const char* text, const std::string& values);
+[[noreturn]] void check_failed(const char* file, int line, const char* text,
+                               const std::string& values);
 
 template <class A, class B>
 std::string two_values(const A& a, const B& b) {
-  if constexpr (requires { std::to_string(a); std::to_string(b); })
+  if constexpr (requires {
+                  std::to_string(a);
+                  std::to_string(b);
+                })
     return std::to_string(a) + " and " + std::to_string(b);
   else
     return {};

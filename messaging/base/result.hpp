@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// result<T>: a value or an error. Used by everything that can fail in operation; nothing here throws.
+// result<T>: a value or an error. Used by everything that can fail in operation; nothing here
+// throws.
 #pragma once
 
 #include "messaging/base/check.hpp"
@@ -36,8 +37,10 @@ class [[nodiscard]] result {
 public:
   using value_type = T;
 
-  result(T value) : state_{std::in_place_index<0>, std::move(value)} {} // NOLINT: converts on return
-  result(failure f) : state_{std::in_place_index<1>, std::move(f.err)} {} // NOLINT: converts on return
+  result(T value)
+      : state_{std::in_place_index<0>, std::move(value)} {} // NOLINT: converts on return
+  result(failure f)
+      : state_{std::in_place_index<1>, std::move(f.err)} {} // NOLINT: converts on return
 
   bool ok() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
@@ -60,7 +63,8 @@ public:
 private:
   void checked() const {
     if (!ok()) [[unlikely]]
-      detail::check_failed(__FILE__, __LINE__, "result holds a value", std::get<1>(state_).render());
+      detail::check_failed(__FILE__, __LINE__, "result holds a value",
+                           std::get<1>(state_).render());
   }
   std::variant<T, di::error> state_;
 };
