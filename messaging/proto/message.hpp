@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a message is: an aggregate with a wire id, one doc line, units on its fields and one
 // DI_FIELDS line. From that line come the msgpack codec, printing, golden bytes, fuzz tests and the
-// generated doc/protocol.md.
+// generated doc/protocol.md. The form:
+//
+//   struct step_finished {
+//     static constexpr wire_id wire{0x0202};
+//     static constexpr std::string_view doc = "Fact: one decode step has finished on a rank.";
+//     epoch step;                    ///< copies run_step::step
+//     std::vector<token_id> tokens;  ///< [batch] next token per sequence, in plan order
+//     DI_FIELDS(step_finished, m.step, m.tokens)
+//   };
+//
+// `doc` is one sentence for doc/protocol.md; every built-in message has one, user types may leave
+// it out. Field types the codec knows: bool, integers, float, double, enum, strong_id, std::string,
+// shared_bytes, std::optional, std::vector, std::map<std::string, T> of such types, and structs
+// with a DI_FIELDS line of their own.
 #pragma once
 
 #include "messaging/base/ids.hpp"
@@ -74,6 +87,17 @@ template <class... Ts>
 struct type_list {
   static constexpr std::size_t size = sizeof...(Ts);
 };
+
+/// One sentence on what a message says, or "" where its author gave none.
+template <message M>
+constexpr std::string_view message_doc() {
+  if constexpr (requires {
+                  { M::doc } -> std::convertible_to<std::string_view>;
+                })
+    return M::doc;
+  else
+    return {};
+}
 
 /// Calls f(field...) with the fields of a message in their order; also for nested structs with a
 /// DI_FIELDS line.
