@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages of JOURNAL (0x05): which requests exist, which tokens of them are settled.
+#pragma once
+
+#include "messaging/proto/sampling.hpp"
+
+namespace di::proto {
+
+struct open_request {
+  static constexpr wire_id wire{0x0501};
+  static constexpr std::string_view doc =
+      "Command of GATEWAY: a request begins to exist. Answered to spec.gateway by request_opened "
+      "or "
+      "request_closed; sent again until one of them comes. Overload: GATEWAY's window.";
+  request_spec spec;
+  DI_FIELDS(open_request, m.spec)
+};
+
+struct request_opened {
+  static constexpr wire_id wire{0x0502};
+  static constexpr std::string_view doc = "Fact for GATEWAY: the request is recorded and will be "
+                                          "served. Overload: one per open_request.";
+  request_id request;
+  DI_FIELDS(request_opened, m.request)
+};
+
+struct tokens_committed {
+  static constexpr wire_id wire{0x0503};
+  static constexpr std::string_view doc =
+      "Fact of RANK: these tokens of a choice are computed. Sent again from the last acknowledged "
+      "index until commit_accepted covers them. Overload: bounded unacknowledged tokens per "
+      "choice.";
+  request_id request;
+  std::uint32_t choice = 0;
+  std::uint32_t attempt = 0;               ///< from 1; an older one is refused
+  rank_id rank;                            ///< sender
+  incarnation life{};                      ///< of the sender
+  epoch view{};                            ///< view that the sender works under
+  std::uint32_t first_index = 0;           ///< output index of tokens[0]
+  std::vector<token_id> tokens;            ///< may be empty if `end` says that it ended
+  std::vector<position_logprobs> logprobs; ///< one per token if asked for, else empty
+  choice_end end;                          ///< reason none: more will come
+  choice_timings timings;                  ///< complete when it ended
+  DI_FIELDS(tokens_committed, m.request, m.choice, m.attempt, m.rank, m.life, m.view, m.first_index,
+            m.tokens, m.logprobs, m.end, m.timings)
+};
+
+struct commit_accepted {
+  static constexpr wire_id wire{0x0504};
+  static constexpr std::string_view doc =
+      "Answer of JOURNAL to RANK: all indices below next_index are recorded. Overload: one per "
+      "tokens_committed.";
+  request_id request;
+  std::uint32_t choice = 0;
+  std::uint32_t attempt = 0;
+  std::uint32_t next_index = 0; ///< output index that JOURNAL expects next
+  bool ended = false;           ///< the end of the choice is recorded too
+  DI_FIELDS(commit_accepted, m.request, m.choice, m.attempt, m.next_index, m.ended)
+};
+
+struct commit_refused {
+  static constexpr wire_id wire{0x0505};
+  static constexpr std::string_view doc = "Answer of JOURNAL to RANK: this attempt is no more "
+                                          "(another has it, or the request is closed); "
+                                          "drop its sequences. Overload: one per tokens_committed.";
+  request_id request;
+  std::uint32_t attempt = 0; ///< that was refused
+  std::uint32_t current = 0; ///< attempt that counts; 0: the request is closed or unknown
+  DI_FIELDS(commit_refused, m.request, m.attempt, m.current)
+};
+
+struct cancel_request {
+  static constexpr wire_id wire{0x0506};
+  static constexpr std::string_view doc =
+      "Command of GATEWAY: the client is gone. JOURNAL closes the request as cancelled and tells "
+      "SCHEDULER. Overload: one per request.";
+  request_id request;
+  DI_FIELDS(cancel_request, m.request)
+};
+
+struct release_acknowledged {
+  static constexpr wire_id wire{0x0507};
+  static constexpr std::string_view doc = "Fact of GATEWAY: has all released tokens below "
+                                          "next_index. Overload: one per tokens_released.";
+  request_id request;
+  std::uint32_t choice = 0;
+  std::uint32_t next_index = 0;
+  bool ended = false; ///< the end came too
+  DI_FIELDS(release_acknowledged, m.request, m.choice, m.next_index, m.ended)
+};
+
+struct get_journal {
+  static constexpr wire_id wire{0x0508};
+  static constexpr std::string_view doc = "Question: how much does JOURNAL hold. Overload: none.";
+  DI_FIELDS(get_journal)
+};
+
+struct journal_state {
+  static constexpr wire_id wire{0x0509};
+  static constexpr std::string_view doc = "Answer to get_journal.";
+  std::uint64_t open = 0;     ///< requests that have not ended
+  std::uint64_t closed = 0;   ///< requests that have
+  std::uint64_t tokens = 0;   ///< [tokens] accepted
+  std::uint64_t repeated = 0; ///< [tokens] offered again after they had been accepted
+  std::uint64_t refused = 0;  ///< commits of old attempts
+  DI_FIELDS(journal_state, m.open, m.closed, m.tokens, m.repeated, m.refused)
+};
+
+using journal_messages =
+    type_list<open_request, request_opened, tokens_committed, commit_accepted, commit_refused,
+              cancel_request, release_acknowledged, get_journal, journal_state>;
+
+} // namespace di::proto
