@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The topology file: which model runs on which hosts with how many ranks. Pure: reads text, starts
+// nothing.
+#pragma once
+
+#include "launch/yaml_tree.hpp"
+#include "messaging/base/result.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace di::launch {
+
+using std::chrono::nanoseconds;
+
+enum class launcher_kind : std::uint8_t { automatic, local, ssh, agent };
+enum class rank_loss : std::uint8_t { shrink, restart_smaller, restart };
+
+std::string_view to_string(launcher_kind kind) noexcept;
+std::string_view to_string(rank_loss policy) noexcept;
+
+/// One entry of `cluster.nodes`; a range of hosts is still one entry.
+struct node_entry {
+  std::string hosts;       ///< as written: localhost, gpu[001-008]
+  std::string address;     ///< where other hosts reach it; empty: the host's name
+  std::uint32_t ranks = 0; ///< on each host
+  std::uint32_t cores = 0; ///< 0: what the host has
+  place at;
+};
+
+/// One entry of `actors`: a user's actor type, spawned in the control process.
+struct actor_entry {
+  std::string kind;                                        ///< as registered, e.g. token_meter
+  std::string at;                                          ///< its path, e.g. /cluster/meter
+  std::vector<std::string> listen;                         ///< message names it is subscribed to
+  std::vector<std::pair<std::string, std::string>> config; ///< nested keys joined with dots
+  std::uint32_t restart_max = 0;                           ///< restarts within the window
+  std::uint32_t restart_window_ms = 0;
+  place where;
+};
+
+/// A checked topology. Every field is documented by `dilaunch explain`; the defaults stand there
+/// only. Plain data.
+struct topology {
+  std::string file; ///< as given; named in errors
+  std::string name;
+
+  std::string model_path;     ///< absolute, or relative to the working directory like `file`
+  std::string tokenizer_path; ///< empty: tokenizer.json beside the model
+
+  launcher_kind launcher = launcher_kind::automatic;
+  std::vector<node_entry> nodes;
+  std::uint32_t port_base = 0, port_range = 0;
+  std::vector<std::string> ssh_command;
+  std::string ssh_program;
+  nanoseconds start_timeout{};
+
+  std::uint32_t ep = 0; ///< ranks in all; always set
+  std::uint32_t redundant_experts = 0;
+  std::uint32_t threads = 0; ///< 0: max(1, cores / ranks of the host)
+  std::uint32_t max_sequences = 0;
+  std::uint32_t step_rows = 0;
+  std::uint32_t prefill_rows = 0;
+  std::string speculation;
+
+  std::uint32_t page_tokens = 0;
+  std::uint64_t kv_room_bytes = 0; ///< 0: max_sequences of full context
+
+  rank_loss on_rank_loss = rank_loss::shrink;
+  std::uint32_t min_ep = 0;
+  bool rejoin = false;
+  nanoseconds drain_timeout{}, heartbeat_every{}, heartbeat_suspect{}, lease{}, lease_renew{};
+
+  bool batch_invariant = true;
+  std::string log_level;
+
+  std::vector<std::string> plugins; ///< like model_path
+  std::vector<actor_entry> actors;
+
+  place ep_at, speculation_at, model_at, redundant_at; ///< for checks against the model
+};
+
+/// What reading a topology gave: a value exactly if there are no problems.
+struct topology_outcome {
+  std::optional<topology> value;
+  std::vector<problem> problems; ///< all of them, in the order of their places
+};
+
+/// Reads and checks a topology. Never throws; text is untrusted.
+///
+/// @param text  the file's content
+/// @param file  its path: base of relative paths, and named in errors
+/// @param sets  overrides `key=value`, e.g. `roles.decode.ep=2`, `cluster.nodes[0].ranks=2`
+topology_outcome read_topology(std::string_view text, const std::string& file,
+                               const std::vector<std::string>& sets = {});
+
+/// One line per problem: `file:line:column: what`, or `--set key=value: what`.
+std::string render(const std::vector<problem>& problems, const std::string& file,
+                   const std::vector<std::string>& sets);
+
+/// read_topology of a file; all problems in one error, as render() writes them.
+/// @errors io_error, bad_config
+result<topology> load_topology(const std::string& file, const std::vector<std::string>& sets = {});
+
+} // namespace di::launch

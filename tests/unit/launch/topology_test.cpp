@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Topology files: what is accepted, and that every defect is found at its exact place.
+#include "launch/topology.hpp"
+
+#include <gtest/gtest.h>
+
+using namespace di;
+using namespace di::launch;
+
+namespace {
+
+std::string errors(const std::string& text, const std::vector<std::string>& sets = {}) {
+  return render(read_topology(text, "t.yaml", sets).problems, "t.yaml", sets);
+}
+
+/// A good file plus more lines from line 5 on.
+std::string good(const std::string& more = "") {
+  return "apiVersion: di/v1\nname: n\nmodel: {path: ../models/demo}\n"
+         "cluster: {nodes: [{host: localhost, ranks: 4}]}\n"
+         + more;
+}
+
+} // namespace
+
+TEST(topology, reads_five_lines) {
+  const auto out = read_topology(good("roles: {decode: {ep: 4}}\n"), "/a/b/t.yaml");
+  ASSERT_TRUE(out.value) << render(out.problems, "t", {});
+  EXPECT_EQ(out.value->name, "n");
+  EXPECT_EQ(out.value->model_path, "/a/models/demo");
+  EXPECT_EQ(out.value->ep, 4U);
+  EXPECT_EQ(out.value->page_tokens, 128U);
+  EXPECT_EQ(out.value->port_base, 29500U);
+  EXPECT_EQ(out.value->speculation, "off");
+  EXPECT_EQ(out.value->ssh_command, (std::vector<std::string>{"ssh", "-o", "BatchMode=yes"}));
+}
+
+TEST(topology, takes_ep_from_the_nodes_if_it_is_not_given) {
+  const auto out = read_topology("apiVersion: di/v1\nmodel: {path: m}\n"
+                                 "cluster: {nodes: [{host: 'gpu[01-03]', ranks: 8}, {ranks: 1}]}\n",
+                                 "my-cluster.yaml");
+  ASSERT_TRUE(out.value) << render(out.problems, "t", {});
+  EXPECT_EQ(out.value->ep, 25U);
+  EXPECT_EQ(out.value->name, "my-cluster");
+}
+
+TEST(topology, reads_actors_plugins_and_nested_config) {
+  const auto out =
+      read_topology(good("plugins: [build/libacme.so]\n"
+                         "actors:\n"
+                         "  - {kind: token_meter, at: /cluster/meter, listen: [tokens_released],\n"
+                         "     config: {tokens_max: 500, deep: {x: 'a b'}},\n"
+                         "     restart: {max: 3, window_ms: 10000}}\n"),
+                    "/t/t.yaml");
+  ASSERT_TRUE(out.value) << render(out.problems, "t", {});
+  EXPECT_EQ(out.value->plugins, std::vector<std::string>{"/t/build/libacme.so"});
+  const auto& a = out.value->actors.at(0);
+  EXPECT_EQ(a.kind, "token_meter");
+  EXPECT_EQ(a.listen, std::vector<std::string>{"tokens_released"});
+  EXPECT_EQ(a.config.at(0), (std::pair<std::string, std::string>{"tokens_max", "500"}));
+  EXPECT_EQ(a.config.at(1), (std::pair<std::string, std::string>{"deep.x", "a b"}));
+  EXPECT_EQ(a.restart_max, 3U);
+  EXPECT_EQ(a.restart_window_ms, 10000U);
+}
+
+TEST(topology, reports_all_defects_at_once_with_their_places) {
+  EXPECT_EQ(errors("apiVersion: di/v2\n"
+                   "modle: {path: x}\n"
+                   "cluster:\n"
+                   "  nodes:\n"
+                   "    - {host: a, gpus: 8}\n"
+                   "  start_timeout: 60\n"
+                   "supervisor:\n"
+                   "  on_rank_loss: explode\n"
+                   "  rejoin: yes\n"),
+            "t.yaml:1:1: model is missing: The checkpoint to serve.\n"
+            "t.yaml:1:13: apiVersion: di/v2 is not known; choose di/v1\n"
+            "t.yaml:2:1: unknown key modle; did you mean model?\n"
+            "t.yaml:5:7: cluster.nodes[0].ranks is missing: Ranks (processes) on each host of this "
+            "entry.\n"
+            "t.yaml:5:17: unknown key cluster.nodes[0].gpus; did you mean cluster.nodes[].ranks?\n"
+            "t.yaml:6:18: cluster.start_timeout: time \"60\" has no unit: write e.g. 60ms\n"
+            "t.yaml:8:17: supervisor.on_rank_loss: explode is not known; choose shrink, "
+            "restart_smaller, restart\n"
+            "t.yaml:9:11: supervisor.rejoin: yes is not known; choose auto, manual");
+}
+
+TEST(topology, suggests_near_words_foreign_words_and_the_right_place) {
+  EXPECT_EQ(errors(good("roles: {decode: {redundant_expert: 4}}\n")),
+            "t.yaml:5:18: unknown key roles.decode.redundant_expert; did you mean "
+            "roles.decode.redundant_experts?");
+  EXPECT_EQ(errors(good("kv: {block: 64}\n")),
+            "t.yaml:5:6: unknown key kv.block; did you mean kv.page_tokens?");
+  EXPECT_EQ(errors(good("ep: 4\n")), "t.yaml:5:1: unknown key ep; did you mean roles.decode.ep?");
+  EXPECT_EQ(errors(good("kv: {zzzzzz: 64}\n")),
+            "t.yaml:5:6: unknown key kv.zzzzzz; known here: page_tokens, room");
+}
+
+TEST(topology, knows_only_true_and_false) {
+  for (const char* word : {"yes", "on", "True", "'true'", "1"})
+    EXPECT_NE(errors(good("determinism: {batch_invariant: " + std::string{word} + "}\n")), "")
+        << word;
+  EXPECT_EQ(errors(good("determinism: {batch_invariant: true}\n")), "");
+  EXPECT_EQ(errors(good("determinism: {batch_invariant: off}\n")),
+            "t.yaml:5:32: determinism.batch_invariant: off is no boolean: write true or false");
+}
+
+TEST(topology, refuses_batch_variance_on_cpu) {
+  EXPECT_EQ(errors(good("determinism: {batch_invariant: false}\n")),
+            "t.yaml:5:1: determinism.batch_invariant: false is refused: the CPU backend is always "
+            "batch invariant");
+}
+
+TEST(topology, knows_speculation_but_says_that_this_build_has_none) {
+  EXPECT_EQ(errors(good("roles: {decode: {speculation: fixed:5}}\n")),
+            "t.yaml:5:31: roles.decode.speculation: fixed:5 is not part of this build; write off");
+  EXPECT_EQ(errors(good("roles: {decode: {speculation: fixed:17}}\n")),
+            "t.yaml:5:31: roles.decode.speculation: fixed:17 is not known; choose off, fixed:N (N "
+            "from 1 to 16) or varlen");
+}
+
+TEST(topology, refuses_an_ep_that_differs_from_the_ranks) {
+  EXPECT_EQ(errors(good("roles: {decode: {ep: 3}}\n")),
+            "t.yaml:5:22: roles.decode.ep is 3, but cluster.nodes has 4 ranks");
+}
+
+TEST(topology, refuses_numbers_out_of_range_with_the_range) {
+  EXPECT_EQ(errors(good("roles: {decode: {step_rows: 0, threads: 1.5}}\n")),
+            "t.yaml:5:29: roles.decode.step_rows: 0 is outside 1 to 65536\n"
+            "t.yaml:5:41: roles.decode.threads: \"1.5\" is no whole number");
+  EXPECT_EQ(errors(good("kv: {room: 1KiB}\n")),
+            "t.yaml:5:12: kv.room: 1KiB is outside 64KiB to 9223372036854775807B");
+}
+
+TEST(topology, refuses_a_key_given_twice) {
+  EXPECT_EQ(errors(good("name: m\n")), "t.yaml:5:1: key name is given twice; first at line 2");
+}
+
+TEST(topology, overrides_by_set_and_locates_their_defects) {
+  const auto out = read_topology(good(), "t.yaml",
+                                 {"cluster.nodes[0].ranks=2", "cluster.nodes[1].ranks=3",
+                                  "roles.decode.ep=5", "cluster.ports={base: 0}", "name='x'"});
+  ASSERT_TRUE(out.value) << render(out.problems, "t", {});
+  EXPECT_EQ(out.value->ep, 5U);
+  EXPECT_EQ(out.value->nodes.size(), 2U);
+  EXPECT_EQ(out.value->port_base, 0U);
+  EXPECT_EQ(out.value->name, "x");
+  EXPECT_EQ(errors(good(), {"roles.decode.ep=9", "roles.decod.ep=4", "nonsense",
+                            "cluster.nodes[7].ranks=1"}),
+            "--set roles.decod.ep=4: unknown key roles.decod; did you mean roles.decode?\n"
+            "--set nonsense: write --set key=value\n"
+            "--set cluster.nodes[7].ranks=1: no list entry [7]; the list has 1");
+  EXPECT_EQ(errors(good(), {"roles.decode.ep=9"}),
+            "--set roles.decode.ep=9: roles.decode.ep is 9, but cluster.nodes has 4 ranks");
+}
+
+TEST(topology, survives_what_is_no_topology) {
+  EXPECT_EQ(errors(""), "t.yaml:1:1: expected keys like model: and cluster:, found nothing");
+  EXPECT_EQ(errors("[1, 2]"), "t.yaml:1:1: expected keys like model: and cluster:, found a list");
+  EXPECT_NE(errors("a: [1, 2"), "");
+  EXPECT_NE(errors("a: 'x"), "");
+  EXPECT_NE(errors(std::string(5000, '[')), "");
+  EXPECT_NE(errors(std::string("\0\xff\xfe", 3)), "");
+  EXPECT_NE(errors("? {a: b}\n: c\n"), "");
+  EXPECT_NE(errors(std::string(2U << 20U, ' ')), "");
+}
+
+TEST(topology, refuses_aliases_anchors_tags_and_second_documents) {
+  EXPECT_NE(errors("a: &x [1]\nb: *x\n").find("t.yaml:2:4: aliases"), std::string::npos);
+  EXPECT_NE(errors("name: !!str x\n").find("tag"), std::string::npos);
+  EXPECT_NE(errors(good("---\nname: x\n")).find("more than one document"), std::string::npos);
+  EXPECT_NE(
+      errors(
+          "a: {b: {c: {d: {e: {f: {g: {h: {i: {j: {k: {l: {m: {n: {o: {p: {q: 1}}}}}}}}}}}}}}}}}}")
+          .find("more than 16 nested levels"),
+      std::string::npos);
+}
+
+TEST(topology, keeps_actor_paths_out_of_the_runtime_s_own) {
+  EXPECT_EQ(errors(good("actors: [{kind: a, at: /rank/0}]\n")),
+            "t.yaml:5:10: actor path /rank/0: /rank belongs to the runtime; write e.g. "
+            "/cluster/meter");
+  EXPECT_NE(errors(good("actors: [{kind: a, at: /x}, {kind: b, at: /x}]\n")).find("twice"),
+            std::string::npos);
+}
+
+TEST(topology, wants_enough_ports_for_several_nodes) {
+  EXPECT_NE(errors(good(), {"cluster.nodes[1].ranks=2", "cluster.ports.range=13"})
+                .find("14 ports are needed from 29500"),
+            std::string::npos);
+}
+
+TEST(topology, ships_files_that_are_right) {
+  for (const char* name : {"local1", "local2", "local4", "local8", "ep64", "two_nodes"}) {
+    const auto t = load_topology(std::string{DI_SOURCE_DIR "/launch/topologies/"} + name + ".yaml");
+    ASSERT_TRUE(t.ok()) << t.error().what;
+    EXPECT_EQ(t->name, name);
+    EXPECT_EQ(t->model_path, DI_SOURCE_DIR "/launch/models/demo");
+  }
+  EXPECT_EQ(load_topology("/nowhere.yaml").error().code, ec::io_error);
+}
