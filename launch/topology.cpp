@@ -3,6 +3,7 @@
 #include "launch/topology.hpp"
 
 #include "launch/explain.hpp"
+#include "launch/topology_checks.hpp"
 #include "launch/units.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <tuple>
 
 namespace di::launch {
 namespace {
@@ -320,111 +321,6 @@ void apply_set(yaml_node& root, const std::string& set, std::uint32_t number,
   *node = read_yaml(std::string_view{set}.substr(equals + 1), number, problems);
 }
 
-void check_name(topology& t, const place& at, std::vector<problem>& problems) {
-  if (t.name.empty())
-    t.name = fs::path{t.file}.stem().string();
-  const bool good = t.name.size() <= 63 && std::all_of(t.name.begin(), t.name.end(), [](char c) {
-                      return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
-                    });
-  if (!good)
-    problems.push_back({at, fmt::format("name {}: at most 63 letters, digits, - and _", t.name)});
-}
-
-void check_speculation(const topology& t, std::vector<problem>& problems) {
-  const auto& s = t.speculation;
-  if (s == "off")
-    return;
-  bool known = s == "varlen";
-  if (s.starts_with("fixed:")) {
-    const auto n = parse_integer(std::string_view{s}.substr(6));
-    known = n.ok() && *n >= 1 && *n <= 16;
-  }
-  problems.push_back(
-      {t.speculation_at,
-       known ? fmt::format("roles.decode.speculation: {} is not part of this build; write off", s)
-             : fmt::format("roles.decode.speculation: {} is not known; choose off, fixed:N (N from "
-                           "1 to 16) or varlen",
-                           s)});
-}
-
-void check_nodes(topology& t, const place& nodes_at, std::vector<problem>& problems) {
-  std::uint64_t ranks = 0;
-  std::size_t hosts = 0;
-  for (const auto& n : t.nodes) {
-    const auto names = expand_hosts(n.hosts);
-    if (!names.ok()) {
-      problems.push_back({n.at, fmt::format("host: {}", names.error().what)});
-      continue;
-    }
-    hosts += names->size();
-    ranks += std::uint64_t{n.ranks} * names->size();
-    if (names->size() > 1 && !n.address.empty())
-      problems.push_back({n.at, fmt::format("address: one address for {} hosts", names->size())});
-  }
-  if (ranks > 4096 || hosts > 1024)
-    problems.push_back({nodes_at, fmt::format("{} hosts with {} ranks; at most 1024 hosts and 4096 "
-                                              "ranks",
-                                              hosts, ranks)});
-  if (t.ep == 0) {
-    t.ep = static_cast<std::uint32_t>(std::min<std::uint64_t>(ranks, 4096));
-    t.ep_at = nodes_at;
-  } else if (problems.empty() && t.ep != ranks) {
-    problems.push_back(
-        {t.ep_at,
-         fmt::format("roles.decode.ep is {}, but cluster.nodes has {} ranks", t.ep, ranks)});
-  }
-  if (problems.empty() && t.min_ep > t.ep)
-    problems.push_back(
-        {t.ep_at, fmt::format("supervisor.min_ep is {}, more than the {} ranks", t.min_ep, t.ep)});
-  const std::uint64_t needed = 2 + 2 * ranks;
-  if (hosts > 1 && t.port_base != 0 && (needed > t.port_range || t.port_base + needed - 1 > 65535))
-    problems.push_back({nodes_at, fmt::format("{} ports are needed from {} on, cluster.ports.range "
-                                              "is {}",
-                                              needed, t.port_base, t.port_range)});
-}
-
-void check_actors(const topology& t, std::vector<problem>& problems) {
-  std::set<std::string> paths;
-  for (const auto& a : t.actors) {
-    if (a.at.empty())
-      continue; // reported as missing
-    const bool good =
-        a.at.size() > 1 && a.at.size() <= 200 && a.at.front() == '/' && a.at.back() != '/'
-        && a.at.find("//") == std::string::npos
-        && std::all_of(a.at.begin(), a.at.end(), [](char c) {
-             return std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-';
-           });
-    if (!good)
-      problems.push_back({a.where, fmt::format("actor path {}: write e.g. /cluster/meter", a.at)});
-    for (const std::string_view taken : {"/control", "/rank", "/node", "/gateway"})
-      if (a.at == taken || a.at.starts_with(fmt::format("{}/", taken)))
-        problems.push_back({a.where, fmt::format("actor path {}: {} belongs to the runtime; write "
-                                                 "e.g. /cluster/meter",
-                                                 a.at, taken)});
-    if (!paths.insert(a.at).second)
-      problems.push_back({a.where, fmt::format("actor path {} is given twice", a.at)});
-  }
-}
-
-void check_rest(const topology& t, const yaml_node& root, std::vector<problem>& problems) {
-  const auto where = [&](std::string_view key) {
-    const auto i = root.find(key);
-    return i == yaml_node::npos ? root.at : root.keys[i].at;
-  };
-  if (!t.batch_invariant)
-    problems.push_back({where("determinism"), "determinism.batch_invariant: false is refused: the "
-                                              "CPU backend is always batch invariant"});
-  if (t.heartbeat_suspect <= t.heartbeat_every)
-    problems.push_back({where("supervisor"), "supervisor.heartbeat.suspect must be more than "
-                                             "heartbeat.every"});
-  if (t.lease_renew >= t.lease)
-    problems.push_back({where("supervisor"), "supervisor.lease_renew must be less than lease"});
-  if (t.prefill_rows > t.step_rows)
-    problems.push_back({where("roles"), fmt::format("roles.decode.prefill_rows ({}) exceeds "
-                                                    "step_rows ({})",
-                                                    t.prefill_rows, t.step_rows)});
-}
-
 } // namespace
 
 std::string_view to_string(launcher_kind kind) noexcept {
@@ -454,13 +350,7 @@ topology_outcome read_topology(std::string_view text, const std::string& file,
       reader r{t, problems, fs::path{file}.parent_path().string()};
       r.defaults("", 0);
       r.section(root, "", "", 0);
-      const auto cluster = root.find("cluster");
-      const auto name = root.find("name");
-      check_name(t, name == yaml_node::npos ? root.at : root.items[name].at, problems);
-      check_speculation(t, problems);
-      check_nodes(t, cluster == yaml_node::npos ? root.at : root.keys[cluster].at, problems);
-      check_actors(t, problems);
-      check_rest(t, root, problems);
+      check_topology(t, root, problems);
     }
   }
   std::stable_sort(problems.begin(), problems.end(), [](const problem& a, const problem& b) {

@@ -8,9 +8,7 @@
 #include <set>
 #include <sstream>
 
-using namespace di;
-using namespace di::launch;
-
+namespace di::launch {
 TEST(explain, has_each_key_once_and_below_a_known_section) {
   std::set<std::string_view> seen;
   for (const auto& r : all_keys()) {
@@ -58,3 +56,5 @@ TEST(explain, equals_the_document_in_doc) {
   EXPECT_EQ(text.str(), topology_markdown())
       << "run: dilaunch explain --markdown > doc/topology.md";
 }
+
+} // namespace di::launch

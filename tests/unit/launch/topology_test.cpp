@@ -4,9 +4,7 @@
 
 #include <gtest/gtest.h>
 
-using namespace di;
-using namespace di::launch;
-
+namespace di::launch {
 namespace {
 
 std::string errors(const std::string& text, const std::vector<std::string>& sets = {}) {
@@ -198,3 +196,5 @@ TEST(topology, ships_files_that_are_right) {
   }
   EXPECT_EQ(load_topology("/nowhere.yaml").error().code, ec::io_error);
 }
+
+} // namespace di::launch

@@ -4,9 +4,7 @@
 
 #include <gtest/gtest.h>
 
-using namespace di;
-using namespace di::launch;
-
+namespace di::launch {
 TEST(units, read_times_with_every_unit) {
   EXPECT_EQ(parse_time("60ms").value().count(), 60'000'000);
   EXPECT_EQ(parse_time("1.5s").value().count(), 1'500'000'000);
@@ -60,3 +58,5 @@ TEST(nearest, finds_the_typing_error_and_nothing_else) {
   EXPECT_EQ(nearest("hosts", known), "host");
   EXPECT_EQ(nearest("quux", known), "");
 }
+
+} // namespace di::launch
