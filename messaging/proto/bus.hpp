@@ -54,11 +54,10 @@ struct hello {
 struct credit_granted {
   static constexpr wire_id wire{0x0005};
   static constexpr std::string_view doc =
-      "Fact: the receiver of a link has taken mail off it, in totals since the link began.";
-  std::uint64_t control_bytes = 0; ///< [bytes] received on the control socket
-  std::uint64_t bulk_bytes = 0;    ///< [bytes] received on the bulk socket
-  std::uint64_t bulk_mails = 0;    ///< envelopes received on the bulk socket
-  DI_FIELDS(credit_granted, m.control_bytes, m.bulk_bytes, m.bulk_mails)
+      "Fact: the receiver of a link has taken everything up to these sequence numbers off it.";
+  std::uint64_t control_sequence = 0; ///< of the last frame received on the control socket, 0: none
+  std::uint64_t bulk_sequence = 0;    ///< of the last frame received on the bulk socket, 0: none
+  DI_FIELDS(credit_granted, m.control_sequence, m.bulk_sequence)
 };
 
 struct life_refused {
