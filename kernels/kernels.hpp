@@ -29,8 +29,6 @@
 
 namespace di::kernels {
 
-using bf16 = std::uint16_t; ///< bits of a bfloat16
-
 enum class status : std::uint8_t {
   ok,
   bad_shape,   ///< a width is no multiple of what the format needs, or a size is negative
@@ -70,6 +68,9 @@ enum class input_kind : std::uint8_t {
   bf16, ///< bf16 rows, used as they are
   fp8,  ///< e4m3 codes with e8m0 scale per 32 inputs (activation quantisation, act_quant)
 };
+
+// Declared after the enumerators of the same name, which would shadow it.
+using bf16 = std::uint16_t; ///< bits of a bfloat16
 
 /// y[m, n] = sum_k x[m, k] * w[n, k]; several independent jobs run as one parallel region.
 struct linear_job {
