@@ -17,6 +17,10 @@ std::int64_t group_of(weight_kind k) {
   return k == weight_kind::f32 || k == weight_kind::bf16 ? 1 : 32;
 }
 
+std::int64_t group_of(row_format f) {
+  return f == row_format::plain ? 1 : (f == row_format::fp4_16 ? 16 : 32);
+}
+
 bool good_job(const linear_job& j) {
   if (j.rows < 0 || j.w.out < 0 || j.w.in < 1 || j.w.in % group_of(j.w.kind) != 0)
     return false;
@@ -49,7 +53,7 @@ status check_rows(std::int64_t rows, std::int64_t dim, std::int64_t multiple, st
 }
 
 status check_packed(row_format f, std::int64_t rows, std::int64_t dim) {
-  return verdict(rows >= 0 && dim >= 1 && dim % (f == row_format::fp4_16 ? 16 : 32) == 0);
+  return verdict(rows >= 0 && dim >= 1 && dim % group_of(f) == 0);
 }
 
 status check_rope(std::int64_t rows, std::int64_t heads, std::int64_t dim, const rope_table& t) {

@@ -97,6 +97,7 @@ enum class row_format : std::uint8_t {
   fp8_32, ///< e4m3 codes [dim], e8m0 scales [dim/32]: window rows
   fp4_16, ///< e2m1 codes [dim/2], e4m3 scales [dim/16]: main KV entries
   fp4_32, ///< e2m1 codes [dim/2], e8m0 scales [dim/32]: index keys
+  plain,  ///< bf16 [dim] as they are; for tests and unquantised caches
 };
 
 /// Bytes of one packed row.
@@ -108,6 +109,8 @@ constexpr std::int64_t row_bytes(row_format f, std::int64_t dim) {
     return dim / 2 + dim / 16;
   case row_format::fp4_32:
     return dim / 2 + dim / 32;
+  case row_format::plain:
+    return 2 * dim;
   }
   return 0;
 }
@@ -122,12 +125,14 @@ struct attention_args {
   const std::byte* const* kv = nullptr; ///< [rows, kv_stride] pointers to packed rows or null
   std::int64_t kv_stride = 0;
   const std::int32_t* window_count =
-      nullptr; ///< [rows] leading list entries, format fp8_32 (masked ones counted)
+      nullptr; ///< [rows] leading list entries, in window_format (masked ones counted)
   const std::int32_t* total_count =
-      nullptr;                 ///< [rows] all list entries; those after window_count are fp4_16
-  const float* sink = nullptr; ///< [heads] logits, not scaled
-  float scale = 0;             ///< dim^-0.5
-  bf16* out = nullptr;         ///< [rows, heads, dim], before the inverse rope
+      nullptr; ///< [rows] all list entries; those after window_count in entry_format
+  const float* sink = nullptr;                   ///< [heads] logits, not scaled
+  float scale = 0;                               ///< dim^-0.5
+  bf16* out = nullptr;                           ///< [rows, heads, dim], before the inverse rope
+  row_format window_format = row_format::fp8_32; ///< of the entries before window_count
+  row_format entry_format = row_format::fp4_16;  ///< of those after
 };
 
 /// Index scores of queries against packed index keys (spec 2.6, rounding points of section 8.3).

@@ -72,7 +72,7 @@ void attend(const attention_args& a, std::int64_t r) {
     const std::int64_t to = std::min<std::int64_t>(from + block_rows, a.total_count[r]);
     std::vector<std::vector<float>> rows;
     for (std::int64_t j = from; j < to; ++j)
-      rows.push_back(unpack(j < a.window_count[r] ? row_format::fp8_32 : row_format::fp4_16,
+      rows.push_back(unpack(j < a.window_count[r] ? a.window_format : a.entry_format,
                             a.kv[r * a.kv_stride + j], a.dim));
     for (std::int64_t h = 0; h < a.heads; ++h) {
       load_q(h);

@@ -2,7 +2,7 @@
 // Reference of the row operations: norm, quantisers, packed rows, rope.
 #include "kernels/ref/ref.hpp"
 
-#include <algorithm>
+#include <cstring>
 
 namespace di::kernels::ref {
 
@@ -54,6 +54,9 @@ void pack_fp4(const bf16* x, int n, float divisor, std::uint8_t* codes) {
 void pack_row(row_format f, const bf16* x, std::int64_t dim, std::byte* out) {
   auto* codes = reinterpret_cast<std::uint8_t*>(out);
   switch (f) {
+  case row_format::plain:
+    std::memcpy(out, x, static_cast<std::size_t>(dim) * sizeof(bf16));
+    break;
   case row_format::fp8_32:
     for (std::int64_t b = 0; b < dim / 32; ++b)
       codes[dim + b] = quantise_fp8(x + b * 32, codes + b * 32);
@@ -103,6 +106,11 @@ status pack_rows(stream&, row_format f, const bf16* x, std::int64_t x_stride, st
 
 float packed_value(row_format f, const std::byte* row, std::int64_t dim, std::int64_t k) {
   const auto* codes = reinterpret_cast<const std::uint8_t*>(row);
+  if (f == row_format::plain) {
+    bf16 v = 0;
+    std::memcpy(&v, codes + 2 * k, sizeof v);
+    return bf16_to_f32(v);
+  }
   if (f == row_format::fp8_32)
     return e4m3_to_f32(codes[k]) * e8m0_to_f32(codes[dim + k / 32]);
   const auto code = static_cast<std::uint8_t>(k % 2 == 0 ? codes[k / 2] & 15U : codes[k / 2] >> 4);
