@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kind -> actor type. Built-in types are listed in registry.cpp; users' types come from
+// DI_REGISTER_ACTOR, linked in or loaded as shared objects.
+#pragma once
+
+#include "actors/actor_type.hpp"
+
+#include <map>
+#include <string>
+
+namespace di::actors {
+
+/// Filled at start, then only read. Not thread-safe while it is filled.
+class registry {
+public:
+  /// @errors duplicate (kind or wire id taken)
+  result<void> add(const actor_type& type);
+  /// Makes a message of our own known, so that users' types cannot take its number.
+  result<void> add_message(const message_type& m);
+  /// @errors not_found, naming the known kinds
+  result<const actor_type*> find(std::string_view kind) const;
+  /// Builds a core. @errors not_found, bad_config, internal
+  result<std::unique_ptr<core_handle>> make(std::string_view kind,
+                                            const actor_context& context) const;
+  std::vector<std::string> kinds() const;
+
+private:
+  std::map<std::string, actor_type, std::less<>> types_;
+  std::map<wire_id, message_type> messages_;
+};
+
+/// All built-in types and those that user code linked into this program has enrolled.
+result<registry> make_registry();
+
+/// Loads a shared object and adds the actor types that it enrolls. It stays loaded for ever.
+/// @errors not_found (no such file), bad_format (no plugin of this kit, other ABI version), and
+/// those of registry::add
+result<void> load_plugin(const std::string& path, registry& into);
+
+} // namespace di::actors
