@@ -30,9 +30,8 @@
 /// Read by load_plugin() before it trusts anything else of a shared object. Weak, not inline: an
 /// inline variable would be unified with the program's own, and every plugin would look right.
 extern "C" {
-extern const std::uint32_t di_abi_version;
-__attribute__((weak, used, visibility("default"))) const std::uint32_t di_abi_version =
-    ::di::kit_abi_version;
+extern const std::uint32_t di_abi_version __attribute__((weak, visibility("default")));
+const std::uint32_t di_abi_version = ::di::kit_abi_version;
 }
 
 /// Makes the actor type known to the program that this file is linked into or loaded by. Once per

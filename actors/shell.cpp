@@ -38,10 +38,10 @@ caf::error to_caf(const di::error& e) {
 }
 
 di::error from_caf(const caf::error& e) {
+  if (!e) // an empty error may not be asked for its category
+    return {ec::ok, "ended normally"};
   if (e.category() == category && e.context().match_elements<std::string>())
     return {static_cast<ec>(e.code()), e.context().get_as<std::string>(0)};
-  if (!e)
-    return {ec::ok, "ended normally"};
   return {ec::internal, "CAF exit reason " + caf::to_string(e)};
 }
 
