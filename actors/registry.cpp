@@ -2,7 +2,7 @@
 // The list of built-in actor types, the book of enrolled ones, and the loading of plugins.
 #include "actors/registry.hpp"
 
-#include "messaging/proto/bus.hpp"
+#include "messaging/proto/catalog.hpp"
 
 #include <cstring>
 #include <dlfcn.h>
@@ -135,7 +135,7 @@ std::vector<std::string> registry::kinds() const {
 
 result<registry> make_registry() {
   registry made;
-  DI_TRY_VOID(add_messages(made, proto::bus_messages{}));
+  DI_TRY_VOID(add_messages(made, proto::catalog{}));
   DI_TRY_VOID(add_enrolled(made, "this program", enrolled_by(nullptr)));
   return made;
 }

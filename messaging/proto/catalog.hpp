@@ -10,6 +10,7 @@
 #include "messaging/proto/message.hpp"
 #include "messaging/proto/rank.hpp"
 #include "messaging/proto/scheduler.hpp"
+#include "messaging/proto/topic.hpp"
 
 #include <algorithm>
 #include <array>
@@ -48,7 +49,7 @@ constexpr bool all_built_in(type_list<Ms...>) {
 
 /// Messages of all built-in protocols.
 using catalog = detail::joined<bus_messages, gateway_messages, scheduler_messages, rank_messages,
-                               expert_shard_messages, journal_messages>::type;
+                               expert_shard_messages, journal_messages, topic_messages>::type;
 
 static_assert(detail::unique_ids(catalog{}), "two messages share a wire id");
 static_assert(detail::all_documented(catalog{}), "a built-in message has no doc line");

@@ -70,16 +70,24 @@ public:
   }
   std::uint64_t number() override { return ++last_number_; }
 
-  void watch(const address& path, const address& watcher) override {
+  result<void> watch(const address& path, const address& watcher) override {
     {
       const std::lock_guard lock{guard_};
       if (bound_.contains(path)) {
         watched_[path].push_back(watcher);
-        return;
+        return {};
       }
     }
     tell_down(path, watcher, {ec::not_found, "no actor at " + path});
+    return {};
   }
+
+  void unwatch(const address& path, const address& watcher) override {
+    const std::lock_guard lock{guard_};
+    if (const auto found = watched_.find(path); found != watched_.end())
+      std::erase(found->second, watcher);
+  }
+  void set_view(epoch /*view*/) override {}
 
   bus::peer self() const override { return {"/test", incarnation{1}, {}, {}, {}}; }
   bus::post_office_stats stats() const override { return {}; }

@@ -143,7 +143,7 @@ TEST_F(kit, handles_commands_and_questions) {
 }
 
 TEST_F(kit, ends_with_the_error_of_a_command_and_frees_the_path) {
-  world.office.watch("/a", "/test");
+  world.office.watch("/a", "/test").value();
   world.tell("/a", add{11}).value();
   world.run();
   ASSERT_TRUE(ended.has_value());
