@@ -17,7 +17,7 @@ std::string file_text(const std::string& path) {
 }
 
 std::string preset(const std::string& name) {
-  return file_text("launch/presets/" + name + ".json");
+  return file_text("engine/model/presets/" + name + ".json");
 }
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
