@@ -189,7 +189,9 @@ struct op_table {
   /// u = bf16(sum_s pre[s] X[s])
   status (*hc_collapse)(stream&, const bf16* x, const float* pre, std::int64_t rows,
                         std::int64_t streams, std::int64_t dim, bf16* u) = nullptr;
-  /// X[i] = bf16(post[i] y + sum_j comb[j, i] X[j]), in place
+  /// X[i] = bf16(post[i] y + sum_j comb[j, i] X[j]), in place. Each product is rounded to fp32, the
+  /// streams are added ascending, post[i] y comes last, no fused steps: the reference's order, so that
+  /// the next site's coefficients agree to 1e-5.
   status (*hc_update)(stream&, bf16* x, const bf16* y, const float* post, const float* comb,
                       std::int64_t rows, std::int64_t streams, std::int64_t dim) = nullptr;
 

@@ -121,9 +121,11 @@ status hc_update(stream&, bf16* x, const bf16* y, const float* post, const float
       for (std::int64_t j = 0; j < streams; ++j)
         old[j] = bf16_to_f32(x[(r * streams + j) * dim + d]);
       for (std::int64_t i = 0; i < streams; ++i) {
-        float sum = post[r * streams + i] * bf16_to_f32(y[r * dim + d]);
-        for (std::int64_t j = 0; j < streams; ++j)
-          sum = std::fma(comb[(r * streams + j) * streams + i], old[j], sum);
+        // The reference's order: rounded products of the streams, then post * y on top.
+        float sum = comb[r * streams * streams + i] * old[0];
+        for (std::int64_t j = 1; j < streams; ++j)
+          sum += comb[(r * streams + j) * streams + i] * old[j];
+        sum = post[r * streams + i] * bf16_to_f32(y[r * dim + d]) + sum;
         x[(r * streams + i) * dim + d] = f32_to_bf16(sum);
       }
     }
