@@ -48,11 +48,17 @@ class step_runner {
 public:
   virtual ~step_runner() = default;
 
-  /// Begins a step. The sequences' KV room must suffice.
-  /// @errors bad_argument (position gap, token id out of range), context_exceeded
+  /// Begins a step; takes KV pages for its rows unless the sequences have them already. A step that
+  /// was not brought to its end is dropped; its sequences are then unusable.
+  /// @errors bad_argument (position gap, token id out of range), context_exceeded, kv_exhausted;
+  /// the
+  ///         sequences are unchanged
   virtual result<step_state> start(std::span<const step_segment> segments) = 0;
   /// @pre state needs_experts
   virtual const expert_demand& demand() const = 0;
+  /// Optional: work of this rank that needs no answers (the shared expert). Call it once the demand
+  /// is on its way; resume() does what is left. @pre state needs_experts
+  virtual result<void> work_while_waiting() { return {}; }
   /// Goes on; every answer must have been filled. @pre state needs_experts
   virtual result<step_state> resume() = 0;
   /// Logits of a segment: [rows wanted, vocab] fp32; valid until the next start(). @pre state done

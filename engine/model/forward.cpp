@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step: rows in, layer after layer with a stop at each MoE, logits out.
+#include "engine/model/forward.hpp"
+
+#include "engine/model/attention_site.hpp"
+#include "engine/model/engram_site.hpp"
+#include "engine/model/moe_site.hpp"
+#include "engine/model/step_context.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace di::engine {
+
+namespace {
+
+class cpu_forward final : public forward {
+public:
+  cpu_forward(const loaded_model& model, const kernels::op_table& ops, kernels::stream& stream)
+      : step_{model, ops, stream}, spec_{model.spec()} {}
+
+  result<step_state> start(std::span<const step_segment> segments) override;
+  const expert_demand& demand() const override { return moe_.demand(); }
+  result<void> work_while_waiting() override { return moe_.run_shared(step_); }
+  result<step_state> resume() override;
+  std::span<const float> logits(std::size_t segment) const override;
+  void attach_probe(step_probe* probe) override { step_.probe = probe; }
+  std::span<const bf16> taps() const override { return taps_view_; }
+  void want_taps(bool wanted) override { want_taps_ = wanted; }
+
+private:
+  result<void> admit(std::span<const step_segment> segments) const;
+  void lay_out(std::span<const step_segment> segments);
+  void embed();
+  void tap(std::int64_t layer);
+  result<void> mix(std::int64_t layer, const mix_weights& w, const char* const (&names)[3]);
+  result<void> update();
+  result<step_state> run_to_experts();
+  result<step_state> finish();
+
+  step_context step_;
+  const model_spec& spec_;
+  attention_site attention_;
+  engram_site engram_;
+  moe_site moe_;
+  std::int64_t layer_ = 0;
+  bool open_ = false; ///< a demand is out
+
+  buffer<bf16> x_;              ///< [rows, streams, hidden]
+  buffer<float> collapse_;      ///< [rows, streams] weights handed to the next site
+  buffer<float> pre_, post_;    ///< [rows, streams]
+  buffer<float> comb_;          ///< [rows, streams, streams]
+  buffer<bf16> u_, normed_, y_; ///< [rows, hidden]
+  buffer<bf16> taps_;           ///< [rows, targets, hidden]
+  std::span<const bf16> taps_view_;
+  bool want_taps_ = false;
+
+  struct logit_rows {
+    std::int64_t first = 0, rows = 0; ///< within logits_
+  };
+  std::vector<logit_rows> wanted_; ///< [segments]
+  buffer<bf16> head_in_;           ///< [rows wanted, hidden]
+  buffer<float> logits_;           ///< [rows wanted, vocab]
+};
+
+constexpr const char* attention_mix_names[3] = {"hc0_pre", "hc0_post", "hc0_comb"};
+constexpr const char* ffn_mix_names[3] = {"hc1_pre", "hc1_post", "hc1_comb"};
+
+result<void> cpu_forward::admit(std::span<const step_segment> segments) const {
+  if (segments.empty())
+    return fail(ec::bad_argument, "a step needs at least one row");
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const step_segment& s = segments[i];
+    if (s.sequence == nullptr || s.tokens.empty())
+      return fail(ec::bad_argument, "segment {} of the step has no sequence or no rows", i);
+    if (s.first_position != s.sequence->length())
+      return fail(ec::bad_argument, "segment {} starts at position {}, its sequence is at {}", i,
+                  s.first_position, s.sequence->length());
+    for (std::size_t j = 0; j < i; ++j)
+      if (segments[j].sequence == s.sequence)
+        return fail(ec::bad_argument, "segments {} and {} are of the same sequence", j, i);
+    const auto end = static_cast<std::int64_t>(s.first_position + s.tokens.size());
+    if (end > spec_.max_position_embeddings)
+      return fail(ec::context_exceeded, "{} positions do not fit the context of {}", end,
+                  spec_.max_position_embeddings);
+    for (const token_id token : s.tokens)
+      if (token < 0 || token >= spec_.vocab_size)
+        return fail(ec::bad_argument, "token id {} is outside the vocabulary of {}", token,
+                    spec_.vocab_size);
+  }
+  for (const step_segment& s : segments)
+    DI_TRY_VOID(s.sequence->reserve(static_cast<std::int64_t>(s.first_position + s.tokens.size())));
+  return {};
+}
+
+void cpu_forward::lay_out(std::span<const step_segment> segments) {
+  step_.segments.clear();
+  wanted_.clear();
+  step_.rows = 0;
+  std::int64_t wanted = 0;
+  for (const step_segment& s : segments) {
+    segment_rows segment;
+    segment.sequence = s.sequence;
+    segment.first_row = step_.rows;
+    segment.rows = static_cast<std::int64_t>(s.tokens.size());
+    segment.first_position = s.first_position;
+    segment.tokens = s.tokens;
+    segment.logits = s.logits;
+    step_.rows += segment.rows;
+    step_.segments.push_back(segment);
+    const std::int64_t rows = s.logits == logits_wanted::none  ? 0
+                              : s.logits == logits_wanted::all ? segment.rows
+                                                               : 1;
+    wanted_.push_back({wanted, rows});
+    wanted += rows;
+  }
+  std::int32_t* positions = step_.positions.ensure(step_.rows);
+  for (const segment_rows& segment : step_.segments)
+    for (std::int64_t r = 0; r < segment.rows; ++r)
+      positions[segment.first_row + r] = static_cast<std::int32_t>(segment.first_position + r);
+}
+
+/// All streams start as the token's embedding; the first site collapses to stream 0.
+void cpu_forward::embed() {
+  const std::int64_t hidden = spec_.hidden_size;
+  const std::int64_t streams = spec_.hc_mult;
+  bf16* x = x_.ensure(step_.rows * streams * hidden);
+  float* collapse = collapse_.ensure(step_.rows * streams);
+  for (const segment_rows& segment : step_.segments)
+    for (std::int64_t r = 0; r < segment.rows; ++r) {
+      const std::int64_t row = segment.first_row + r;
+      const bf16* from =
+          step_.model.embedding() + segment.tokens[static_cast<std::size_t>(r)] * hidden;
+      for (std::int64_t s = 0; s < streams; ++s) {
+        std::memcpy(x + (row * streams + s) * hidden, from,
+                    static_cast<std::size_t>(hidden) * sizeof(bf16));
+        collapse[row * streams + s] = s == 0 ? 1.0f : 0.0f;
+      }
+    }
+  pre_.ensure(step_.rows * streams);
+  post_.ensure(step_.rows * streams);
+  comb_.ensure(step_.rows * streams * streams);
+  u_.ensure(step_.rows * hidden);
+  normed_.ensure(step_.rows * hidden);
+  y_.ensure(step_.rows * hidden);
+}
+
+/// Mean over the streams, for the draft layers of a later step.
+void cpu_forward::tap(std::int64_t layer) {
+  const auto index = spec_.tap_index(layer);
+  if (!want_taps_ || !index)
+    return;
+  const std::int64_t hidden = spec_.hidden_size;
+  const std::int64_t streams = spec_.hc_mult;
+  const auto targets = static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size());
+  bf16* taps = taps_.ensure(step_.rows * targets * hidden);
+  taps_view_ = {taps, static_cast<std::size_t>(step_.rows * targets * hidden)};
+  for (std::int64_t row = 0; row < step_.rows; ++row) {
+    const bf16* x = x_.data() + row * streams * hidden;
+    bf16* out = taps + (row * targets + static_cast<std::int64_t>(*index)) * hidden;
+    for (std::int64_t d = 0; d < hidden; ++d) {
+      float sum = 0;
+      for (std::int64_t s = 0; s < streams; ++s)
+        sum += std::bit_cast<float>(static_cast<std::uint32_t>(x[s * hidden + d]) << 16);
+      const auto bits = std::bit_cast<std::uint32_t>(sum / static_cast<float>(streams));
+      out[d] = static_cast<bf16>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+    }
+  }
+}
+
+/// Coefficients of a site from the streams as they stand before it.
+result<void> cpu_forward::mix(std::int64_t layer, const mix_weights& w,
+                              const char* const (&names)[3]) {
+  const std::int64_t streams = spec_.hc_mult;
+  DI_TRY_VOID(check_op(
+      step_.ops.hc_mix(step_.stream, x_.data(), step_.rows, streams, spec_.hidden_size, w.fn,
+                       w.scale, w.base, static_cast<int>(spec_.hc_sinkhorn_iters),
+                       static_cast<float>(spec_.hc_eps), static_cast<float>(spec_.rms_norm_eps),
+                       pre_.data(), post_.data(), comb_.data()),
+      "hc_mix"));
+  step_.visit(layer, names[0], pre_.data(), streams);
+  step_.visit(layer, names[1], post_.data(), streams);
+  step_.visit(layer, names[2], comb_.data(), streams * streams);
+  // The weights that collapse now are those of the site before; the new ones go to the next site.
+  return check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
+                                        streams, spec_.hidden_size, u_.data()),
+                  "hc_collapse");
+}
+
+/// Spreads the site's output over the streams and hands its collapse weights on.
+result<void> cpu_forward::update() {
+  DI_TRY_VOID(
+      check_op(step_.ops.hc_update(step_.stream, x_.data(), y_.data(), post_.data(), comb_.data(),
+                                   step_.rows, spec_.hc_mult, spec_.hidden_size),
+               "hc_update"));
+  std::memcpy(collapse_.data(), pre_.data(),
+              static_cast<std::size_t>(step_.rows * spec_.hc_mult) * sizeof(float));
+  return {};
+}
+
+result<step_state> cpu_forward::run_to_experts() {
+  const layer_weights& w = step_.model.layers()[static_cast<std::size_t>(layer_)];
+  DI_TRY_VOID(engram_.run(step_, layer_, x_.data()));
+  step_.visit(layer_, "X_in", x_.data(), spec_.stream_width());
+  tap(layer_);
+
+  DI_TRY_VOID(mix(layer_, w.attention_mix, attention_mix_names));
+  DI_TRY_VOID(
+      normalise(step_, u_.data(), w.attention.norm, step_.rows, spec_.hidden_size, normed_.data()));
+  step_.visit(layer_, "attn_in", normed_.data(), spec_.hidden_size);
+  DI_TRY_VOID(attention_.run(step_, layer_, normed_.data(), y_.data()));
+  DI_TRY_VOID(update());
+
+  DI_TRY_VOID(mix(layer_, w.ffn_mix, ffn_mix_names));
+  DI_TRY_VOID(
+      normalise(step_, u_.data(), w.moe.norm, step_.rows, spec_.hidden_size, normed_.data()));
+  step_.visit(layer_, "ffn_in", normed_.data(), spec_.hidden_size);
+  DI_TRY_VOID(moe_.ask(step_, layer_, normed_.data()));
+  open_ = true;
+  return step_state::needs_experts;
+}
+
+result<step_state> cpu_forward::start(std::span<const step_segment> segments) {
+  open_ = false;
+  DI_TRY_VOID(admit(segments));
+  lay_out(segments);
+  embed();
+  taps_view_ = {};
+  attention_.begin(step_);
+  layer_ = 0;
+  return run_to_experts();
+}
+
+result<step_state> cpu_forward::resume() {
+  if (!open_)
+    return fail(ec::bad_argument, "no step waits for expert rows");
+  open_ = false;
+  DI_TRY_VOID(moe_.combine(step_, y_.data()));
+  step_.visit(layer_, "ffn_out", y_.data(), spec_.hidden_size);
+  DI_TRY_VOID(update());
+  step_.visit(layer_, "X_out", x_.data(), spec_.stream_width());
+  step_.visit(layer_, "pre_out", collapse_.data(), spec_.hc_mult);
+  ++layer_;
+  return layer_ < spec_.num_hidden_layers ? run_to_experts() : finish();
+}
+
+result<step_state> cpu_forward::finish() {
+  const std::int64_t hidden = spec_.hidden_size;
+  DI_TRY_VOID(check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
+                                             spec_.hc_mult, hidden, u_.data()),
+                       "hc_collapse"));
+  step_.visit(layer_, "final_h", u_.data(), hidden);
+  const std::int64_t wanted = wanted_.back().first + wanted_.back().rows;
+  bf16* in = head_in_.ensure(wanted * hidden);
+  for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    const segment_rows& segment = step_.segments[i];
+    const std::int64_t row = segment.first_row + segment.rows - wanted_[i].rows;
+    std::memcpy(in + wanted_[i].first * hidden, u_.data() + row * hidden,
+                static_cast<std::size_t>(wanted_[i].rows * hidden) * sizeof(bf16));
+  }
+  if (wanted > 0) {
+    bf16* normed = normed_.ensure(wanted * hidden);
+    DI_TRY_VOID(normalise(step_, in, step_.model.norm(), wanted, hidden, normed));
+    step_.visit({layer_, "final_normed", probe_type::bfloat16, normed, wanted, hidden});
+    const std::array jobs{
+        linear(step_.model.head(), normed, wanted, logits_.ensure(wanted * spec_.vocab_size))};
+    DI_TRY_VOID(run_linears(step_, jobs));
+  }
+  for (const segment_rows& segment : step_.segments)
+    segment.sequence->commit(segment.tokens);
+  return step_state::done;
+}
+
+std::span<const float> cpu_forward::logits(std::size_t segment) const {
+  DI_CHECK(segment < wanted_.size());
+  return {logits_.data() + wanted_[segment].first * spec_.vocab_size,
+          static_cast<std::size_t>(wanted_[segment].rows * spec_.vocab_size)};
+}
+
+} // namespace
+
+std::unique_ptr<forward> make_forward(const loaded_model& model, const kernels::op_table& ops,
+                                      kernels::stream& stream) {
+  return std::make_unique<cpu_forward>(model, ops, stream);
+}
+
+} // namespace di::engine

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that is kept of one sequence between steps: token history, window rings, compressed
+// entries in pages, pair tails. All in the model's trained formats.
+#pragma once
+
+#include "engine/kv/page_pool.hpp"
+#include "engine/model/kv_layout.hpp"
+#include "messaging/base/ids.hpp"
+#include "messaging/base/result.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace di::engine {
+
+/// State of one sequence. Owned by RANK, used on its thread only; gives its pages back when it
+/// ends.
+///
+/// Taking rows back costs nothing: a row that is gone is overwritten by the next one at its
+/// position, and nothing older was lost, because rings have `verify_rows` slots more than the
+/// window and tails are kept per position (spec 4.2).
+class sequence_state {
+public:
+  /// @param layout, pool  outlive the sequence; pool.page_bytes() >= layout.page_bytes
+  sequence_state(const kv_layout& layout, page_pool& pool);
+  sequence_state(const sequence_state&) = delete;
+  sequence_state& operator=(const sequence_state&) = delete;
+  ~sequence_state();
+
+  /// Positions done; the next row has this position.
+  std::int64_t length() const noexcept { return static_cast<std::int64_t>(tokens_.size()); }
+  std::span<const token_id> tokens() const noexcept { return tokens_; }
+  std::span<const page_id> pages() const noexcept { return pages_; }
+  const kv_layout& layout() const noexcept { return layout_; }
+
+  /// Takes pages for positions [0, length). All or nothing.
+  /// @errors ec::kv_exhausted
+  result<void> reserve(std::int64_t length);
+
+  /// Takes back all positions from `length` on and gives their whole pages back. Afterwards the
+  /// sequence is as if those rows had never been.
+  /// @param length  0, or within verify_rows of the longest length since truncate(0)
+  /// @errors        ec::bad_argument
+  result<void> truncate(std::int64_t length);
+
+  /// Fingerprint of all state that a later step can read. Equal states give equal values.
+  std::uint64_t hash() const;
+
+  // --- for step_runner
+  /// Adds rows to the history once a step has written their state. @pre reserved
+  void commit(std::span<const token_id> tokens);
+  /// Packed window row (fp8_32) of a layer. @pre position within the last ring_rows
+  std::byte* window_row(std::int64_t layer, std::int64_t position) noexcept {
+    return rings_.data()
+           + static_cast<std::size_t>(layer * layout_.ring_rows + position % layout_.ring_rows)
+                 * layout_.window_row_bytes;
+  }
+  const std::byte* window_row(std::int64_t layer, std::int64_t position) const noexcept {
+    return const_cast<sequence_state*>(this)->window_row(layer, position);
+  }
+  /// Packed main KV (fp4_16) of an entry of a source. @pre its page is reserved
+  std::byte* main_row(std::size_t source, std::int64_t entry) noexcept {
+    const kv_source_layout& s = layout_.sources[source];
+    return page_data_[static_cast<std::size_t>(entry / s.page_entries)] + s.main_offset
+           + static_cast<std::size_t>(entry % s.page_entries) * s.main_row_bytes;
+  }
+  /// Packed index key (fp4_32) of an entry of a source. @pre its page is reserved
+  std::byte* index_row(std::size_t source, std::int64_t entry) noexcept {
+    const kv_source_layout& s = layout_.sources[source];
+    return page_data_[static_cast<std::size_t>(entry / s.page_entries)] + s.index_offset
+           + static_cast<std::size_t>(entry % s.page_entries) * s.index_row_bytes;
+  }
+  /// [pages] start of a source's index keys in every page.
+  const std::byte* const* index_pages(std::size_t source) const noexcept {
+    return index_pages_[source].data();
+  }
+  /// Pair tail of an even position: [2, head_dim] fp32, a then g. @pre the source has ratio 2
+  float* tail(std::size_t source, std::int64_t position) noexcept {
+    return tails_[source].data()
+           + static_cast<std::size_t>((position / 2) % layout_.tail_pairs * 2 * layout_.head_dim);
+  }
+
+private:
+  const kv_layout& layout_;
+  page_pool& pool_;
+  std::vector<token_id> tokens_;
+  std::int64_t longest_ = 0; ///< length whose rows may lie in the rings; truncate() must heed it
+  std::vector<std::byte> rings_;                           ///< [layers, ring_rows, window row]
+  std::vector<std::vector<float>> tails_;                  ///< [sources][tail_pairs, 2, head_dim]
+  std::vector<page_id> pages_;                             ///< [pages]
+  std::vector<std::byte*> page_data_;                      ///< [pages]
+  std::vector<std::vector<const std::byte*>> index_pages_; ///< [sources][pages]
+};
+
+} // namespace di::engine
