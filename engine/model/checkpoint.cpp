@@ -37,7 +37,12 @@ public:
   std::optional<checkpoint> run() {
     if (!config())
       return std::nullopt;
+    const auto before = problems_.total();
     shards();
+    // A tensor of a file that could not be read is not missing: the file was reported.
+    complete_ = problems_.total() == before;
+    if (index_)
+      against_index(*index_);
     std::sort(c_.tensors_.begin(), c_.tensors_.end(),
               [](const auto& a, const auto& b) { return a.name < b.name; });
     duplicates();
@@ -88,15 +93,15 @@ private:
       problems_.add(index.error());
       return;
     }
+    index_ = std::move(*index);
     std::vector<std::string> names;
-    for (const auto& [tensor, file] : index->shard_of)
+    for (const auto& [tensor, file] : index_->shard_of)
       names.push_back(file);
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
     for (const auto& name : names)
       if (!shard(name))
         problems_.add(ec::not_found, "{}: expected shard {}, found no such file", index_name, name);
-    against_index(*index);
   }
 
   /// Maps one file and lists its tensors. False if there is no such file.
@@ -129,7 +134,7 @@ private:
     for (const auto& [tensor, file] : index.shard_of) {
       const auto it = stored_in_.find(tensor);
       if (it == stored_in_.end()) {
-        if (std::find(c_.files_.begin(), c_.files_.end(), file) != c_.files_.end())
+        if (complete_)
           problems_.add(ec::not_found, "{}: tensor {}: expected in {}, found in no shard",
                         index_name, tensor, file);
         continue;
@@ -168,7 +173,7 @@ private:
     auto have = c_.tensors_.begin();
     while (want != table.end() || have != c_.tensors_.end()) {
       if (have == c_.tensors_.end() || (want != table.end() && want->name < have->name)) {
-        if (!want->optional)
+        if (!want->optional && complete_)
           problems_.add(ec::not_found, "{}: tensor {}: expected {} {}, found none", where_,
                         want->name, to_string(want->type), to_string(want->shape));
         ++want;
@@ -249,7 +254,9 @@ private:
   const std::string& dir_;
   problem_list& problems_;
   checkpoint c_;
-  std::string where_; ///< the file that is to blame for a missing tensor
+  std::optional<checkpoint_index> index_;
+  bool complete_ = true; ///< all files were read and have sound headers
+  std::string where_;    ///< the file that is to blame for a missing tensor
   std::unordered_map<std::string, std::uint32_t> stored_in_; ///< name as spelled -> file
 };
 

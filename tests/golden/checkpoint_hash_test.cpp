@@ -3,6 +3,7 @@
 #include "engine/model/checkpoint.hpp"
 #include "engine/model/sha256.hpp"
 #include "engine/model/synthetic.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -14,15 +15,6 @@
 
 namespace di::engine {
 namespace {
-
-/// A directory of this test, removed at the end.
-struct temporary {
-  std::string path;
-  explicit temporary(const std::string& name) : path{testing::TempDir() + "di_" + name} {
-    std::filesystem::remove_all(path);
-  }
-  ~temporary() { std::filesystem::remove_all(path); }
-};
 
 synthetic_options preset(const char* name, unsigned threads, std::uint32_t shards) {
   synthetic_options o;
@@ -40,7 +32,7 @@ std::string file_hash(const std::string& path) {
 TEST(synthetic_checkpoint, has_the_published_bytes_of_every_file_and_tensor) {
   std::ifstream in{std::string{DI_SOURCE_DIR} + "/tests/golden/data/tiny.sha256.json"};
   const auto golden = nlohmann::json::parse(in);
-  const temporary dir{"tiny_hash"};
+  const di::testing::temporary_directory dir{"tiny_hash"};
   std::uint64_t last = 0;
   auto options = preset("tiny", 2, 1);
   options.progress = [&last](std::uint64_t done, std::uint64_t total) {
@@ -48,15 +40,15 @@ TEST(synthetic_checkpoint, has_the_published_bytes_of_every_file_and_tensor) {
     EXPECT_GE(done, last);
     last = done;
   };
-  const auto made = write_synthetic(options, dir.path);
+  const auto made = write_synthetic(options, dir.path());
   ASSERT_TRUE(made.ok()) << made.error().render();
   EXPECT_GT(last, 0U);
   EXPECT_EQ(made->files.size(), golden["files"].size());
   for (const auto& [name, file] : golden["files"].items()) {
-    EXPECT_EQ(file_hash(dir.path + "/" + name), file["sha256"]) << name;
-    EXPECT_EQ(std::filesystem::file_size(dir.path + "/" + name), file["bytes"]) << name;
+    EXPECT_EQ(file_hash(dir.path() + "/" + name), file["sha256"]) << name;
+    EXPECT_EQ(std::filesystem::file_size(dir.path() + "/" + name), file["bytes"]) << name;
   }
-  const auto c = checkpoint::open(dir.path);
+  const auto c = checkpoint::open(dir.path());
   ASSERT_TRUE(c.ok()) << c.error().render();
   ASSERT_EQ(c->tensors().size(), golden["tensors"].size());
   for (const auto& t : c->tensors()) {
@@ -67,12 +59,12 @@ TEST(synthetic_checkpoint, has_the_published_bytes_of_every_file_and_tensor) {
 }
 
 TEST(synthetic_checkpoint, does_not_depend_on_threads_nor_its_tensors_on_shards) {
-  const temporary one{"tiny_one"};
-  const temporary three{"tiny_three"};
-  ASSERT_TRUE(write_synthetic(preset("tiny-vl", 1, 1), one.path).ok());
-  ASSERT_TRUE(write_synthetic(preset("tiny-vl", 3, 3), three.path).ok());
-  const auto a = checkpoint::open(one.path).value();
-  const auto b = checkpoint::open(three.path);
+  const di::testing::temporary_directory one{"tiny_one"};
+  const di::testing::temporary_directory three{"tiny_three"};
+  ASSERT_TRUE(write_synthetic(preset("tiny-vl", 1, 1), one.path()).ok());
+  ASSERT_TRUE(write_synthetic(preset("tiny-vl", 3, 3), three.path()).ok());
+  const auto a = checkpoint::open(one.path()).value();
+  const auto b = checkpoint::open(three.path());
   ASSERT_TRUE(b.ok()) << b.error().render();
   EXPECT_EQ(b->files().size(), 3U);
   EXPECT_EQ(a.hash(), b->hash()) << "the hash is of the model, not of its files";
@@ -82,13 +74,13 @@ TEST(synthetic_checkpoint, does_not_depend_on_threads_nor_its_tensors_on_shards)
 }
 
 TEST(synthetic_checkpoint, of_another_seed_has_another_hash) {
-  const temporary one{"tiny_seed1"};
-  const temporary two{"tiny_seed2"};
+  const di::testing::temporary_directory one{"tiny_seed1"};
+  const di::testing::temporary_directory two{"tiny_seed2"};
   auto options = preset("tiny", 2, 1);
-  ASSERT_TRUE(write_synthetic(options, one.path).ok());
+  ASSERT_TRUE(write_synthetic(options, one.path()).ok());
   options.seed = 2;
-  ASSERT_TRUE(write_synthetic(options, two.path).ok());
-  EXPECT_NE(checkpoint::open(one.path)->hash(), checkpoint::open(two.path)->hash());
+  ASSERT_TRUE(write_synthetic(options, two.path()).ok());
+  EXPECT_NE(checkpoint::open(one.path())->hash(), checkpoint::open(two.path())->hash());
 }
 
 // The hashes are those of the reference generator's files (make_checkpoint.py --preset small, seed
@@ -96,13 +88,13 @@ TEST(synthetic_checkpoint, of_another_seed_has_another_hash) {
 TEST(synthetic_checkpoint, of_preset_small_has_the_bytes_of_the_reference_generator) {
   if (std::getenv("DI_TEST_SMALL") == nullptr)
     GTEST_SKIP() << "set DI_TEST_SMALL=1 to write and hash 485 MB";
-  const temporary dir{"small_hash"};
-  ASSERT_TRUE(write_synthetic(preset("small", 2, 1), dir.path).ok());
-  EXPECT_EQ(file_hash(dir.path + "/model-00001-of-00001.safetensors"),
+  const di::testing::temporary_directory dir{"small_hash"};
+  ASSERT_TRUE(write_synthetic(preset("small", 2, 1), dir.path()).ok());
+  EXPECT_EQ(file_hash(dir.path() + "/model-00001-of-00001.safetensors"),
             "e935cfe1c670a7f91448aef21eaaa24f77004bfb18dfca281260afa125be8016");
-  EXPECT_EQ(file_hash(dir.path + "/model.safetensors.index.json"),
+  EXPECT_EQ(file_hash(dir.path() + "/model.safetensors.index.json"),
             "18b325aeeb4080818b34cfa330e21f2c6d57c620a470db575b452f7e58d28bc5");
-  EXPECT_EQ(file_hash(dir.path + "/engram_meta.json"),
+  EXPECT_EQ(file_hash(dir.path() + "/engram_meta.json"),
             "b8bbbbf6a7b9783914012b2845ac6ddc5796b90203d6b65003a810ecac4f3dab");
 }
 
