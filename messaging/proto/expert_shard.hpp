@@ -144,8 +144,30 @@ struct shard_state {
   DI_FIELDS(shard_state, m.rank, m.placement, m.calls, m.entries, m.batches, m.queued)
 };
 
+struct placement_settled {
+  static constexpr wire_id wire{0x0414};
+  static constexpr std::string_view doc = "Fact of REBALANCER: all ranks and shards follow this "
+                                          "placement; SCHEDULER may use its ranks, "
+                                          "the batch GATEWAY begins. Overload: one per placement.";
+  epoch placement{};
+  epoch view{};
+  std::vector<rank_id> ranks;     ///< ascending
+  std::vector<incarnation> lives; ///< one per rank
+  DI_FIELDS(placement_settled, m.placement, m.view, m.ranks, m.lives)
+};
+
+struct work_due {
+  static constexpr wire_id wire{0x0415};
+  static constexpr std::string_view doc = "Note of RANK or EXPERT_SHARD to itself: go on once the "
+                                          "mail at hand is read. Never leaves the "
+                                          "process. Overload: one at a time.";
+  std::uint64_t turn = 0;
+  DI_FIELDS(work_due, m.turn)
+};
+
 using expert_shard_messages =
     type_list<expert_batch, expert_rows, expert_moved, expert_failed, ask_call, call_known,
-              placement_published, placement_installed, get_shard, shard_state>;
+              placement_published, placement_installed, get_shard, shard_state, placement_settled,
+              work_due>;
 
 } // namespace di::proto

@@ -12,9 +12,9 @@ using micros = strong_id<struct micros_tag, std::uint64_t>;
 struct assign_request {
   static constexpr wire_id wire{0x0301};
   static constexpr std::string_view doc =
-      "Command of SCHEDULER: serve this attempt. A repeated one is ignored. Answered by "
-      "assignment_refused, or by tokens_committed to JOURNAL. Overload: bounded queue, then "
-      "assignment_refused.";
+      "Command of SCHEDULER: serve this attempt; a repeated one changes nothing. Answered by "
+      "request_taken, request_settled (it was served before) or assignment_refused. Overload: "
+      "bounded queue, then assignment_refused.";
   request_spec spec;
   std::uint32_t attempt = 0;             ///< from 1
   epoch view{};                          ///< view that SCHEDULER works under

@@ -101,11 +101,11 @@ struct position_logprobs {
 /// How a choice ended.
 struct choice_end {
   finish_reason reason = finish_reason::none;
-  std::int32_t stop_index = -1; ///< which stop string matched; -1: none did
-  std::uint64_t text_bytes = 0; ///< [bytes] of text to keep if stop_index >= 0, else unused
-  ec code = ec::ok;             ///< of reason error
-  std::string what;             ///< of reason error
-  DI_FIELDS(choice_end, m.reason, m.stop_index, m.text_bytes, m.code, m.what)
+  std::int32_t stop_index = -1;  ///< which stop string matched; -1: none did
+  std::uint32_t kept_tokens = 0; ///< [tokens] of the answer; a stop string may cut some
+  ec code = ec::ok;              ///< of reason error
+  std::string what;              ///< of reason error
+  DI_FIELDS(choice_end, m.reason, m.stop_index, m.kept_tokens, m.code, m.what)
 };
 
 /// Where a choice spent its time on its rank.

@@ -110,8 +110,20 @@ struct schedule {
   DI_FIELDS(schedule, m.view, m.queued, m.ranks, m.assigned)
 };
 
+struct request_taken {
+  static constexpr wire_id wire{0x020A};
+  static constexpr std::string_view doc =
+      "Answer of RANK to assign_request that it serves the attempt. Overload: one per "
+      "assign_request.";
+  request_id request;
+  std::uint32_t attempt = 0;
+  rank_id rank;
+  incarnation life{};
+  DI_FIELDS(request_taken, m.request, m.attempt, m.rank, m.life)
+};
+
 using scheduler_messages =
     type_list<admit_request, request_admitted, admission_refused, rank_load, request_settled,
-              assignment_refused, release_request, get_schedule, schedule>;
+              assignment_refused, release_request, get_schedule, schedule, request_taken>;
 
 } // namespace di::proto
