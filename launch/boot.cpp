@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Boot configuration and status lines as JSON.
+#include "launch/boot.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace di::launch {
+namespace {
+
+using nlohmann::json;
+
+json peer_json(const bus::peer& p) {
+  return {{"prefix", p.prefix},
+          {"life", p.life.v},
+          {"control", p.control_endpoint},
+          {"bulk", p.bulk_endpoint},
+          {"key", p.curve_key}};
+}
+
+bus::peer peer_of(const json& j) {
+  bus::peer p;
+  p.prefix = j.at("prefix").get<std::string>();
+  p.life = incarnation{j.at("life").get<std::uint64_t>()};
+  p.control_endpoint = j.at("control").get<std::string>();
+  p.bulk_endpoint = j.at("bulk").get<std::string>();
+  p.curve_key = j.at("key").get<std::string>();
+  return p;
+}
+
+constexpr std::string_view kind_names[] = {"bound", "ready", "failed", "finished"};
+
+} // namespace
+
+std::string_view to_string(process_role role) noexcept {
+  return role == process_role::control ? "control" : "rank";
+}
+
+std::string to_json(const boot_config& b) {
+  json j{{"role", std::string{to_string(b.role)}},
+         {"index", b.index},
+         {"node", b.node},
+         {"life", b.life.v},
+         {"topology", {{"file", b.topology_file}, {"text", b.topology_text}, {"sets", b.sets}}},
+         {"run_dir", b.run_dir},
+         {"bind", {{"control", b.control_endpoint}, {"bulk", b.bulk_endpoint}}},
+         {"threads", b.threads},
+         {"log_level", b.log_level}};
+  if (b.curve)
+    j["curve"] = {{"public", b.curve->public_key},
+                  {"secret", b.curve->secret_key},
+                  {"allowed", b.curve->allowed}};
+  if (b.control)
+    j["control"] = peer_json(*b.control);
+  if (b.batch)
+    j["batch"] = {{"prompts", b.batch->prompts},
+                  {"output", b.batch->output},
+                  {"progress", b.batch->progress}};
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+result<boot_config> parse_boot(std::string_view text) {
+  try {
+    const auto j = json::parse(text);
+    boot_config b;
+    const auto role = j.at("role").get<std::string>();
+    if (role != "control" && role != "rank")
+      return fail(ec::bad_format, "boot configuration: unknown role {}", role);
+    b.role = role == "control" ? process_role::control : process_role::rank;
+    b.index = j.at("index").get<std::uint32_t>();
+    b.node = j.at("node").get<std::uint32_t>();
+    b.life = incarnation{j.at("life").get<std::uint64_t>()};
+    const auto& t = j.at("topology");
+    b.topology_file = t.at("file").get<std::string>();
+    b.topology_text = t.at("text").get<std::string>();
+    b.sets = t.at("sets").get<std::vector<std::string>>();
+    b.run_dir = j.at("run_dir").get<std::string>();
+    b.control_endpoint = j.at("bind").at("control").get<std::string>();
+    b.bulk_endpoint = j.at("bind").at("bulk").get<std::string>();
+    b.threads = j.at("threads").get<std::uint32_t>();
+    b.log_level = j.at("log_level").get<std::string>();
+    if (j.contains("curve")) {
+      const auto& c = j.at("curve");
+      b.curve = curve_boot{c.at("public").get<std::string>(), c.at("secret").get<std::string>(),
+                           c.at("allowed").get<std::vector<std::string>>()};
+    }
+    if (j.contains("control"))
+      b.control = peer_of(j.at("control"));
+    if (j.contains("batch")) {
+      const auto& c = j.at("batch");
+      b.batch = batch_boot{c.at("prompts").get<std::string>(), c.at("output").get<std::string>(),
+                           c.at("progress").get<bool>()};
+    }
+    return b;
+  } catch (const json::exception& e) {
+    return fail(ec::bad_format, "boot configuration: {}", e.what());
+  }
+}
+
+std::string to_json(const child_status& s) {
+  json j{{"kind", std::string{kind_names[static_cast<std::size_t>(s.kind)]}}};
+  if (s.kind == status_kind::bound)
+    j["self"] = peer_json(s.self);
+  if (!s.what.empty())
+    j["what"] = s.what;
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+result<child_status> parse_status(std::string_view text) {
+  try {
+    const auto j = json::parse(text);
+    child_status s;
+    const auto kind = j.at("kind").get<std::string>();
+    std::size_t k = 0;
+    while (k < std::size(kind_names) && kind_names[k] != kind)
+      ++k;
+    if (k == std::size(kind_names))
+      return fail(ec::bad_format, "status line: unknown kind {}", kind);
+    s.kind = static_cast<status_kind>(k);
+    if (s.kind == status_kind::bound)
+      s.self = peer_of(j.at("self"));
+    if (j.contains("what"))
+      s.what = j.at("what").get<std::string>();
+    return s;
+  } catch (const json::exception& e) {
+    return fail(ec::bad_format, "status line: {}", e.what());
+  }
+}
+
+} // namespace di::launch

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a child process is told at its start, and what it tells its node process: JSON, over
+// inherited descriptors, so that no key stands in a command line or an environment.
+#pragma once
+
+#include "messaging/base/result.hpp"
+#include "messaging/bus/post_office.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace di::launch {
+
+enum class process_role : std::uint8_t { control, rank };
+std::string_view to_string(process_role role) noexcept;
+
+/// Keys of one process on tcp (Z85, 40 characters each).
+struct curve_boot {
+  std::string public_key, secret_key;
+  std::vector<std::string> allowed; ///< public keys of all processes of the run
+  friend bool operator==(const curve_boot&, const curve_boot&) = default;
+};
+
+/// Work of `dilaunch run`; for the control process.
+struct batch_boot {
+  std::string prompts;   ///< absolute path of the JSONL file
+  std::string output;    ///< absolute path; empty: standard output
+  bool progress = false; ///< terminal_fd is a terminal
+  friend bool operator==(const batch_boot&, const batch_boot&) = default;
+};
+
+/// Everything a child needs. The topology travels as text and is read again: the same reader, the
+/// same result.
+struct boot_config {
+  process_role role = process_role::rank;
+  std::uint32_t index = 0; ///< rank number; 0 for control
+  std::uint32_t node = 0;
+  incarnation life;
+
+  std::string topology_file, topology_text;
+  std::vector<std::string> sets;
+
+  std::string run_dir;              ///< of its node process, mode 0700
+  std::string control_endpoint;     ///< to bind: ipc:// or tcp://
+  std::string bulk_endpoint;        ///< to bind
+  std::optional<curve_boot> curve;  ///< tcp only
+  std::optional<bus::peer> control; ///< absent in the control process
+  std::uint32_t threads = 1;        ///< compute threads of a rank
+  std::string log_level = "info";
+  std::optional<batch_boot> batch;
+  friend bool operator==(const boot_config&, const boot_config&) = default;
+};
+
+std::string to_json(const boot_config& boot);
+/// @errors bad_format, naming the field
+result<boot_config> parse_boot(std::string_view json);
+
+/// What a child reports on status_fd, one line each.
+enum class status_kind : std::uint8_t {
+  bound,    ///< sockets are open; `self` is how others reach it
+  ready,    ///< takes part
+  failed,   ///< ends because of `what`
+  finished, ///< control: the batch is done
+};
+struct child_status {
+  status_kind kind = status_kind::ready;
+  bus::peer self;   ///< bound
+  std::string what; ///< failed
+  friend bool operator==(const child_status&, const child_status&) = default;
+};
+std::string to_json(const child_status& status); ///< without a line end
+/// @errors bad_format
+result<child_status> parse_status(std::string_view json);
+
+} // namespace di::launch

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// One cluster from its first process to its last, for `dilaunch run`: this process is node 0.
+#pragma once
+
+#include "launch/boot.hpp"
+#include "launch/plan.hpp"
+#include "launch/topology.hpp"
+#include "messaging/base/result.hpp"
+
+#include <string>
+#include <vector>
+
+namespace di::launch {
+
+/// Exit codes of dilaunch (design 11).
+enum exit_code : int {
+  exit_done = 0,
+  exit_usage = 2,           ///< bad arguments or topology
+  exit_gave_up = 3,         ///< a subtree gave up
+  exit_check_failed = 4,    ///< a check failed
+  exit_requests_failed = 5, ///< finished with failed requests
+};
+
+struct cluster_options {
+  topology config;
+  std::string topology_text; ///< content of config.file; children read it again
+  std::vector<std::string> sets;
+  cluster_plan plan;
+  std::string program; ///< runs `child <role> <index>` and `node`; absolute
+  batch_boot batch;
+  std::string log_dir;    ///< logs are kept there; empty: in the run directory, gone at the end
+  bool quiet = false;     ///< logs only to files
+  std::string log_level;  ///< for all processes
+  std::string token_file; ///< agent launcher: written with mode 0600, removed at the end
+};
+
+/// Runs until the batch is done or something died; prints logs and, last, the reason of a failure
+/// on stderr. Every process has ended and the run directory is gone when it returns.
+///
+/// Call on the main thread of a process without other threads or children.
+/// @return an exit_code
+int run_cluster(cluster_options options);
+
+} // namespace di::launch

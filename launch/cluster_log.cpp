@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Log files and stderr.
+#include "launch/cluster_log.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace di::launch {
+namespace {
+
+/// Lines of others may hold anything; a terminal must not obey them.
+std::string printable(const std::string& text) {
+  std::string out = text;
+  std::replace_if(
+      out.begin(), out.end(),
+      [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; }, '?');
+  return out;
+}
+
+void put(std::FILE* f, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), f);
+  std::fflush(f);
+}
+
+} // namespace
+
+result<void> cluster_log::keep(const std::string& folder) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  if (code)
+    return fail(ec::io_error, "cannot make the log folder {}: {}", folder, code.message());
+  folder_ = folder;
+  return {};
+}
+
+void cluster_log::line(const std::string& process, const std::string& text) {
+  if (!quiet_)
+    put(stderr, fmt::format("[{}] {}\n", process, printable(text)));
+  if (folder_.empty())
+    return;
+  auto& file = files_[process];
+  if (!file) {
+    auto name = process;
+    std::replace(name.begin(), name.end(), ' ', '_');
+    file.reset(std::fopen(fmt::format("{}/{}.log", folder_, name).c_str(), "ae"));
+  }
+  if (file)
+    put(file.get(), text + "\n");
+}
+
+void cluster_log::note(const std::string& text) {
+  line("dilaunch", text);
+}
+
+void cluster_log::last(const std::string& reason) {
+  put(stderr, fmt::format("dilaunch: {}\n", printable(reason)));
+}
+
+} // namespace di::launch

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which sockets each process of a run binds, and with which keys.
+#pragma once
+
+#include "launch/boot.hpp"
+#include "launch/plan.hpp"
+#include "messaging/base/result.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace di::launch {
+
+/// Sockets and keys of one process.
+struct process_identity {
+  incarnation life;
+  std::string control_endpoint, bulk_endpoint;
+  bus::curve_keys keys; ///< empty on ipc
+};
+
+/// Identities of all processes of one run.
+struct run_identities {
+  process_identity control;
+  std::vector<process_identity> ranks;
+  std::vector<std::string> allowed; ///< public keys of all
+
+  /// Keys for the boot configuration of one process; none on ipc.
+  std::optional<curve_boot> curve_of(const process_identity& p) const;
+};
+
+/// One node: ipc sockets in `dir`. Several: tcp at the nodes' addresses, from port_base on (0: any
+/// free port), with fresh CURVE keys.
+/// @errors not_found: an address has no number; internal: no CURVE
+result<run_identities> make_identities(const topology& t, const cluster_plan& plan,
+                                       const std::string& dir);
+
+/// Numeric form of a host name or address, for binding. @errors not_found
+result<std::string> numeric_address(const std::string& host);
+
+} // namespace di::launch

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placement of ranks on nodes and of experts on ranks, and the memory that follows.
+#include "launch/plan.hpp"
+
+#include "engine/moe/placement.hpp"
+#include "launch/memory_model.hpp"
+#include "launch/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <unistd.h>
+
+namespace di::launch {
+namespace {
+
+bool is_here(const std::string& host, const machine& here) {
+  return host == "localhost" || host == "127.0.0.1" || host == "::1" || host == here.host_name;
+}
+
+std::string located(const topology& t, const place& at, const std::string& what) {
+  return at.set == 0 ? fmt::format("{}:{}:{}: {}", t.file, at.line, at.column, what)
+                     : fmt::format("--set {}: {}", at.set, what);
+}
+
+std::vector<planned_group> groups_of(const engine::model_spec& spec, const topology& t) {
+  std::vector<planned_group> groups;
+  const auto add = [&](std::int64_t first, std::int64_t layers, std::int64_t experts) {
+    if (layers == 0)
+      return;
+    const auto n = static_cast<std::uint32_t>(experts);
+    groups.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(layers), n,
+                      engine::slots_per_rank(n, t.redundant_experts, t.ep)});
+  };
+  add(0, spec.num_hidden_layers, spec.n_routed_experts);
+  return groups;
+}
+
+} // namespace
+
+machine this_machine() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return {name.data(), std::max(1U, std::thread::hardware_concurrency())};
+}
+
+result<cluster_plan> place_ranks(const topology& t, const machine& here) {
+  cluster_plan plan;
+  std::string problems;
+  bool all_here = true;
+  for (const auto& entry : t.nodes) {
+    DI_TRY(const auto hosts, expand_hosts(entry.hosts));
+    for (const auto& host : hosts) {
+      planned_node n;
+      n.node = static_cast<std::uint32_t>(plan.nodes.size());
+      n.host = host;
+      n.address = entry.address;
+      n.cores = entry.cores != 0 ? entry.cores : is_here(host, here) ? here.cores : 0;
+      n.first_rank = static_cast<std::uint32_t>(plan.ranks.size());
+      n.ranks = entry.ranks;
+      n.local = is_here(host, here);
+      all_here = all_here && n.local;
+      for (std::uint32_t r = 0; r < entry.ranks; ++r)
+        plan.ranks.push_back({.rank = n.first_rank + r, .node = n.node, .memory = {}});
+      plan.nodes.push_back(std::move(n));
+    }
+  }
+  plan.tcp = plan.nodes.size() > 1;
+  plan.launcher = t.launcher != launcher_kind::automatic ? t.launcher
+                  : all_here                             ? launcher_kind::local
+                                                         : launcher_kind::ssh;
+  // Node 0 is this process, whatever its host is called.
+  if (plan.launcher == launcher_kind::local)
+    for (const auto& n : plan.nodes)
+      if (!n.local)
+        problems += fmt::format("{}{}", problems.empty() ? "" : "\n",
+                                located(t, t.nodes[0].at,
+                                        fmt::format("launcher local cannot start on host {}: this "
+                                                    "is {}; use ssh or agent",
+                                                    n.host, here.host_name)));
+  if (!problems.empty())
+    return fail(error{ec::bad_config, problems});
+  for (auto& n : plan.nodes) {
+    if (n.address.empty())
+      n.address = n.local && all_here ? "127.0.0.1" : n.local ? here.host_name : n.host;
+    // Nodes of one machine share its cores.
+    std::uint32_t on_host = 0;
+    for (const auto& other : plan.nodes)
+      on_host += other.host == n.host ? other.ranks : 0;
+    for (std::uint32_t r = n.first_rank; r < n.first_rank + n.ranks; ++r)
+      plan.ranks[r].threads = t.threads != 0 ? t.threads : std::max(1U, n.cores / on_host);
+  }
+  return plan;
+}
+
+result<cluster_plan> make_plan(const topology& t, const engine::checkpoint& model,
+                               const machine& here) {
+  DI_TRY(auto plan, place_ranks(t, here));
+  const auto& spec = model.spec();
+  std::string problems;
+  const auto add = [&](const place& at, const std::string& what) {
+    problems += fmt::format("{}{}", problems.empty() ? "" : "\n", located(t, at, what));
+  };
+  const auto experts = static_cast<std::uint64_t>(spec.n_routed_experts);
+  const auto useful = experts * (t.ep - 1);
+  if (t.redundant_experts > useful)
+    add(t.redundant_at, fmt::format("roles.decode.redundant_experts is {}; {} ranks can hold at "
+                                    "most {} copies of {} experts",
+                                    t.redundant_experts, t.ep, useful, experts));
+  const auto kv = kv_room(spec, t);
+  if (t.kv_room_bytes != 0 && t.kv_room_bytes < kv.least_bytes)
+    add(t.model_at, fmt::format("kv.room is {}; one sequence of full context ({} positions) needs "
+                                "{}",
+                                pretty_size(t.kv_room_bytes), spec.max_position_embeddings,
+                                pretty_size(kv.least_bytes)));
+  if (!problems.empty())
+    return fail(error{ec::bad_config, problems});
+  plan.groups = groups_of(spec, t);
+  const auto sizes = weight_sizes(model);
+  for (auto& r : plan.ranks)
+    r.memory = estimate_memory(sizes, spec, t, plan.groups, r.rank, r.threads);
+  return plan;
+}
+
+} // namespace di::launch

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SIGINT, SIGTERM and SIGHUP as events of the loop.
+#pragma once
+
+#include "launch/poll_loop.hpp"
+#include "launch/process.hpp"
+
+#include <functional>
+
+namespace di::launch {
+
+/// While it lives the three signals are blocked in the calling thread (the main thread, before any
+/// other exists) and reported to `got`; SIGPIPE is ignored from then on.
+class signal_source {
+public:
+  signal_source(poll_loop& loop, std::function<void(int number)> got);
+  ~signal_source();
+  signal_source(const signal_source&) = delete;
+  signal_source& operator=(const signal_source&) = delete;
+
+private:
+  poll_loop& loop_;
+  unique_fd fd_;
+};
+
+} // namespace di::launch

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes without actors: how runs start, end and clean up. Usage: cluster_test.py FAKE_LAUNCH SOURCE_DIR"""
+import glob
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+FAKE, SOURCE = sys.argv[1], sys.argv[2]
+LOCAL4 = f"{SOURCE}/launch/topologies/local4.yaml"
+TWO_NODES = f"{SOURCE}/launch/topologies/two_nodes.yaml"
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Run:
+    """A started run; reads stderr line by line with deadlines."""
+
+    def __init__(self, act, topology=LOCAL4, sets=()):
+        self.home = tempfile.mkdtemp(prefix="dit")
+        env = dict(os.environ, DI_FAKE=act, XDG_RUNTIME_DIR=self.home)
+        self.p = subprocess.Popen([FAKE, "run", topology, *sets], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.text = ""
+        self.pids = {}
+
+    def until(self, done, seconds=10):
+        end = time.monotonic() + seconds
+        while not done(self):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.p.stderr], [], [], left)[0]:
+                raise AssertionError(f"waited {seconds} s; so far:\n{self.text}")
+            block = os.read(self.p.stderr.fileno(), 65536).decode()
+            if not block:
+                raise AssertionError(f"ended early:\n{self.text}")
+            self.text += block
+            for name, pid in re.findall(r"\[(.+?)\] pid (\d+)", self.text):
+                self.pids[name] = int(pid)
+
+    def all_started(self, ranks=4):
+        self.until(lambda r: len(r.pids) == ranks + 1)
+
+    def finish(self, seconds=10):
+        out, err = self.p.communicate(timeout=seconds)
+        self.text += err.decode()
+        for name, pid in re.findall(r"\[(.+?)\] pid (\d+)", self.text):
+            self.pids[name] = int(pid)
+        return self.p.returncode, out.decode(), self.text.strip().splitlines()[-1] if self.text.strip() else ""
+
+    def leftovers(self):
+        return [p for p in self.pids.values() if alive(p)] + glob.glob(self.home + "/*")
+
+
+class ClusterTest(unittest.TestCase):
+    def clean(self, run):
+        self.assertEqual(run.leftovers(), [])
+
+    def test_gives_the_control_process_s_answer_and_code(self):
+        for act, code in (("control=print", 0), ("control=exit5", 5)):
+            run = Run(act)
+            got, out, _ = run.finish()
+            self.assertEqual(got, code)
+            self.assertEqual(out, "answer\n" if code == 0 else "")
+            self.clean(run)
+
+    def test_ends_with_3_and_the_reason_when_a_rank_is_killed(self):
+        for topology in (LOCAL4, TWO_NODES):
+            run = Run("", topology)
+            run.all_started()
+            began = time.monotonic()
+            os.kill(run.pids["rank 3"], signal.SIGKILL)
+            code, _, last = run.finish()
+            self.assertLess(time.monotonic() - began, 2.0)
+            self.assertEqual(code, 3)
+            self.assertRegex(last, r"^dilaunch: rank 3 \(pid \d+\): killed by signal 9 \(Killed\)")
+            self.clean(run)
+
+    def test_ends_within_2_s_although_a_rank_ignores_signals(self):
+        run = Run("rank 0=stubborn")
+        run.all_started()
+        began = time.monotonic()
+        os.kill(run.pids["rank 2"], signal.SIGKILL)
+        code, _, last = run.finish()
+        self.assertLess(time.monotonic() - began, 2.0)
+        self.assertEqual(code, 3)
+        self.assertIn("rank 2", last)
+        self.clean(run)
+
+    def test_repeats_what_a_failing_process_said(self):
+        run = Run("rank 1=fail:no such model")
+        code, _, last = run.finish()
+        self.assertEqual((code, last), (3, "dilaunch: rank 1: no such model (exit code 3)"))
+        self.clean(run)
+
+    def test_reports_a_crash_and_an_unexpected_end(self):
+        run = Run("rank 1=segv")
+        code, _, last = run.finish()
+        self.assertEqual(code, 3)
+        self.assertIn("killed by signal 11", last)
+        run = Run("rank 2=exit0")
+        code, _, last = run.finish()
+        self.assertEqual(code, 3)
+        self.assertRegex(last, r"rank 2 \(pid \d+\): exit code 0")
+
+    def test_gives_up_when_a_process_is_not_ready_in_time(self):
+        run = Run("rank 3=mute", sets=["cluster.start_timeout=300ms"])
+        code, _, last = run.finish()
+        self.assertEqual((code, last), (3, "dilaunch: not ready within 300ms (cluster.start_timeout): rank 3"))
+        self.clean(run)
+
+    def test_leaves_no_orphan_when_the_node_process_is_killed(self):
+        for topology in (LOCAL4, TWO_NODES):
+            run = Run("", topology)
+            run.all_started()
+            run.p.kill()
+            run.p.wait()
+            end = time.monotonic() + 5
+            while any(alive(p) for p in run.pids.values()):
+                self.assertLess(time.monotonic(), end, "orphans live")
+                select.select([], [], [], 0.01)
+            # What it could not remove, the next run removes.
+            self.assertNotEqual(glob.glob(run.home + "/di-*"), [])
+            env = dict(os.environ, DI_FAKE="control=print", XDG_RUNTIME_DIR=run.home)
+            subprocess.run([FAKE, "run", LOCAL4], env=env, check=True, capture_output=True, timeout=20)
+            self.assertEqual(glob.glob(run.home + "/*"), [])
+
+    def test_stops_at_once_before_it_is_ready(self):
+        run = Run("rank 3=deaf")
+        run.all_started()
+        run.p.send_signal(signal.SIGTERM)
+        code, _, last = run.finish(5)
+        self.assertEqual((code, last), (3, "dilaunch: stopped by signal 15 before all processes were ready"))
+        self.clean(run)
+
+    def test_drains_at_the_first_signal_and_aborts_at_the_second(self):
+        run = Run("control=stubborn")
+        run.all_started()
+        run.until(lambda r: "all 5 processes are ready" in r.text)
+        run.p.send_signal(signal.SIGINT)
+        run.until(lambda r: "a second signal aborts" in r.text)
+        run.p.send_signal(signal.SIGINT)
+        code, _, last = run.finish(5)
+        self.assertEqual((code, last), (3, "dilaunch: aborted by signal 2"))
+        self.clean(run)
+
+    def test_ends_when_a_node_process_is_killed(self):
+        run = Run("", TWO_NODES)
+        run.all_started()
+        pids = subprocess.run(["pgrep", "-P", str(run.p.pid)], capture_output=True, text=True).stdout.split()
+        node = [int(p) for p in pids if b"node\0--index" in open(f"/proc/{p}/cmdline", "rb").read()]
+        self.assertEqual(len(node), 1)
+        os.kill(node[0], signal.SIGKILL)
+        code, _, last = run.finish(5)
+        self.assertEqual(code, 3)
+        self.assertIn("node process 1", last)
+        self.clean(run)
+
+    def test_starts_nodes_through_ssh(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = folder + "/ssh"
+            with open(fake, "w") as f:
+                f.write('#!/bin/sh\necho "$@" >>"$0.log"\nshift 3\nexec sh -c "$*"\n')
+            os.chmod(fake, 0o755)
+            run = Run("control=print", TWO_NODES, ["cluster.launcher=ssh", f"cluster.ssh.command=[{fake}, -o, BatchMode=yes]"])
+            code, out, last = run.finish()
+            self.assertEqual((code, out), (0, "answer\n"), last)
+            self.assertRegex(open(fake + ".log").read(), r"^-o BatchMode=yes localhost exec '/.*fake_launch' node --index 1\n$")
+            self.clean(run)
+
+    def test_says_what_ssh_said_when_it_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = folder + "/ssh"
+            with open(fake, "w") as f:
+                f.write('#!/bin/sh\necho "ssh: connect to host localhost port 22: Connection refused" >&2\nexit 255\n')
+            os.chmod(fake, 0o755)
+            run = Run("", TWO_NODES, ["cluster.launcher=ssh", f"cluster.ssh.command=[{fake}]"])
+            code, _, last = run.finish()
+            self.assertEqual(code, 3)
+            self.assertRegex(last, r"node process 1 \(pid \d+\): exit code 255; its last line: ssh: connect to host localhost port 22: Connection refused \(host localhost\)")
+            self.clean(run)
+
+    def test_reports_a_program_that_cannot_start(self):
+        run = Run("", TWO_NODES, ["cluster.launcher=ssh", "cluster.ssh.command=[/nowhere/ssh]"])
+        code, _, last = run.finish()
+        self.assertEqual(code, 3)
+        self.assertIn("cannot start /nowhere/ssh: No such file or directory", last)
+        self.clean(run)
+
+    def test_keeps_keys_out_of_command_lines(self):
+        run = Run("", TWO_NODES)
+        run.all_started()
+        for pid in run.pids.values():
+            line = open(f"/proc/{pid}/cmdline").read().split("\0")
+            self.assertIn("child", line)
+            self.assertTrue(all(len(word) < 40 or "/" in word for word in line), line)
+        run.p.send_signal(signal.SIGTERM)
+        run.p.send_signal(signal.SIGTERM)
+        run.finish()
+        self.clean(run)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=0, warnings="ignore")

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stand-in for dilaunch whose children have no actors: they say bound and ready, then do what
+// DI_FAKE tells: "control=done,rank 1=exit7". Tests of processes, signals and ends use it.
+#include "launch/boot.hpp"
+#include "launch/cluster.hpp"
+#include "launch/node.hpp"
+#include "launch/process.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <signal.h>
+#include <sstream>
+#include <unistd.h>
+
+namespace di::launch {
+namespace {
+
+std::string behaviour(const std::string& name) {
+  std::stringstream all{std::getenv("DI_FAKE") ? std::getenv("DI_FAKE") : ""};
+  for (std::string item; std::getline(all, item, ',');)
+    if (item.starts_with(name + "="))
+      return item.substr(name.size() + 1);
+  return "wait";
+}
+
+[[noreturn]] void wait_for_signal() {
+  while (true)
+    ::pause();
+}
+
+int child(const std::string& role, const std::string& index) {
+  const auto name = role == "control" ? role : role + " " + index;
+  const auto act = behaviour(name);
+  if (act == "stubborn" || act == "deaf")
+    ::signal(SIGTERM, SIG_IGN);
+  const auto boot = parse_boot(read_all(boot_fd, 1U << 20U).value()).value();
+  std::cerr << "pid " << ::getpid() << " run_dir " << boot.run_dir << std::endl;
+  const auto say = [](const child_status& s) { (void)write_all(status_fd, to_json(s) + "\n"); };
+  if (act == "mute")
+    wait_for_signal();
+  child_status bound{status_kind::bound, {}, {}};
+  bound.self = {"/" + role, boot.life, boot.control_endpoint, boot.bulk_endpoint, {}};
+  say(bound);
+  if (act == "deaf")
+    wait_for_signal();
+  if (act.starts_with("fail:")) {
+    say({status_kind::failed, {}, act.substr(5)});
+    return 3;
+  }
+  say({status_kind::ready, {}, {}});
+  if (act.starts_with("exit"))
+    return std::atoi(act.c_str() + 4);
+  if (act == "segv")
+    ::raise(SIGSEGV);
+  if (act == "print") {
+    std::cout << "answer" << std::endl;
+    return 0;
+  }
+  wait_for_signal();
+}
+
+int run(int argc, char** argv) {
+  cluster_options o;
+  const std::string file = argv[2];
+  std::ifstream in{file};
+  std::stringstream text;
+  text << in.rdbuf();
+  o.topology_text = text.str();
+  for (int i = 3; i < argc; ++i)
+    o.sets.emplace_back(argv[i]);
+  auto t = load_topology(file, o.sets);
+  if (!t.ok()) {
+    std::cerr << t.error().what << "\n";
+    return exit_usage;
+  }
+  o.plan = place_ranks(*t, this_machine()).value();
+  o.config = *t;
+  o.program = own_program().value();
+  o.log_level = "info";
+  return run_cluster(std::move(o));
+}
+
+} // namespace
+} // namespace di::launch
+
+int main(int argc, char** argv) {
+  using namespace std::string_literals;
+  if (argc >= 4 && argv[1] == "child"s)
+    return di::launch::child(argv[2], argv[3]);
+  if (argc >= 4 && argv[1] == "node"s) {
+    const auto voice = di::launch::make_pipe_voice();
+    return di::launch::serve_node(
+        {static_cast<std::uint32_t>(std::atoi(argv[3])), di::launch::own_program().value()},
+        *voice);
+  }
+  if (argc >= 3 && argv[1] == "run"s)
+    return di::launch::run(argc, argv);
+  return 2;
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans: numbers of ranks, threads, slots and bytes.
+#include "launch/plan.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace di::launch {
+namespace {
+
+const engine::checkpoint& demo() {
+  static const auto model = engine::checkpoint::open(DI_SOURCE_DIR "/launch/models/demo");
+  return model.value();
+}
+
+topology with(const std::string& name, const std::vector<std::string>& sets = {}) {
+  return load_topology(DI_SOURCE_DIR "/launch/topologies/" + name + ".yaml", sets).value();
+}
+
+const machine eight_cores{"here", 8};
+
+} // namespace
+
+TEST(plan, shares_the_cores_of_a_host_among_its_ranks) {
+  EXPECT_EQ(make_plan(with("local1"), demo(), eight_cores)->ranks.at(0).threads, 8U);
+  EXPECT_EQ(make_plan(with("local4"), demo(), eight_cores)->ranks.at(3).threads, 2U);
+  EXPECT_EQ(make_plan(with("ep64"), demo(), eight_cores)->ranks.at(63).threads, 1U);
+  // Two node processes on one host are one host.
+  EXPECT_EQ(make_plan(with("two_nodes"), demo(), eight_cores)->ranks.at(3).threads, 2U);
+  EXPECT_EQ(make_plan(with("local4", {"roles.decode.threads=3"}), demo(), eight_cores)
+                ->ranks.at(0)
+                .threads,
+            3U);
+}
+
+TEST(plan, gives_every_expert_a_slot_at_any_size) {
+  for (const auto& [ranks, slots] : std::vector<std::pair<int, std::uint32_t>>{
+           {1, 32}, {2, 16}, {3, 11}, {5, 7}, {7, 5}, {8, 4}, {33, 1}}) {
+    const auto n = std::to_string(ranks);
+    const auto p =
+        make_plan(with("local1", {"cluster.nodes[0].ranks=" + n, "roles.decode.ep=" + n}), demo(),
+                  eight_cores);
+    ASSERT_TRUE(p.ok()) << p.error().what;
+    EXPECT_EQ(p->groups.at(0).slots, slots) << ranks;
+    EXPECT_EQ(p->groups.at(0).experts, 32U);
+    EXPECT_GE(p->groups.at(0).slots * p->ranks.size(), 32U);
+  }
+  EXPECT_EQ(make_plan(with("ep64"), demo(), eight_cores)->groups.at(0).slots, 1U);
+}
+
+TEST(plan, counts_dense_weights_for_every_rank_and_experts_by_slot) {
+  const auto one = make_plan(with("local1"), demo(), eight_cores)->ranks.at(0).memory;
+  const auto four = make_plan(with("local4"), demo(), eight_cores)->ranks.at(0).memory;
+  EXPECT_EQ(one.dense_bytes, four.dense_bytes);
+  EXPECT_EQ(one.expert_bytes, 4 * four.expert_bytes);
+  // fp4 codes and scales of three matrices [64, 192], 8 layers, 32 experts.
+  EXPECT_EQ(one.expert_bytes, 8U * 32U * 3U * (64U * 192U / 2U + 64U * 192U / 32U));
+  EXPECT_LT(one.shared_bytes(), demo().data_bytes());
+}
+
+TEST(plan, refuses_more_copies_of_experts_than_ranks_can_hold) {
+  const auto p =
+      make_plan(with("local2", {"roles.decode.redundant_experts=33"}), demo(), eight_cores);
+  ASSERT_FALSE(p.ok());
+  EXPECT_EQ(p.error().what,
+            "--set 1: roles.decode.redundant_experts is 33; 2 ranks can hold at most 32 copies of "
+            "32 experts");
+}
+
+TEST(plan, refuses_room_for_less_than_one_sequence) {
+  const auto p = make_plan(with("local2", {"kv.room=64KiB"}), demo(), eight_cores);
+  ASSERT_FALSE(p.ok());
+  EXPECT_NE(
+      p.error().what.find("kv.room is 64.0 KiB; one sequence of full context (4096 positions)"),
+      std::string::npos)
+      << p.error().what;
+}
+
+TEST(plan, knows_who_is_here_and_who_needs_ssh) {
+  const auto far = with("two_nodes", {"cluster.launcher=auto", "cluster.nodes[0].host=here",
+                                      "cluster.nodes[1].host=there"});
+  const auto p = place_ranks(far, eight_cores);
+  ASSERT_TRUE(p.ok());
+  EXPECT_EQ(p->launcher, launcher_kind::ssh);
+  EXPECT_EQ(p->nodes.at(0).address, "here");
+  EXPECT_EQ(p->nodes.at(1).address, "there");
+  EXPECT_FALSE(p->nodes.at(1).local);
+  EXPECT_TRUE(p->tcp);
+  const auto wrong = place_ranks(with("two_nodes", {"cluster.nodes[1].host=there"}), eight_cores);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().what.find("launcher local cannot start on host there"),
+            std::string::npos);
+}
+
+TEST(plan, prints_a_table_and_json_that_agree) {
+  const auto t = with("two_nodes");
+  const auto p = make_plan(t, demo(), eight_cores).value();
+  const auto j = nlohmann::json::parse(plan_json(t, p));
+  EXPECT_EQ(j["nodes"].size(), 2U);
+  EXPECT_EQ(j["ranks"].size(), 4U);
+  EXPECT_EQ(j["ranks"][3]["node"], 1);
+  EXPECT_EQ(j["experts"][0]["slots_per_rank"], 8);
+  const auto table = plan_table(t, p);
+  EXPECT_NE(table.find("two_nodes: 4 ranks on 2 nodes, tcp with CURVE"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("layers 0..7: 32 experts, 8 slots on each rank"), std::string::npos)
+      << table;
+}
+
+} // namespace di::launch
