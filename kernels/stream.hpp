@@ -50,8 +50,13 @@ public:
     return worker_scratch_[worker].reserve(bytes);
   }
 
-  /// Scratch that all workers of a region read. @pre called by the caller, outside a region.
-  std::byte* shared_scratch(std::size_t bytes) { return shared_scratch_.reserve(bytes); }
+  /// What a piece of shared scratch is for: nested use must take different ones.
+  enum class shared : std::uint8_t { plan, input, result };
+
+  /// Scratch that all workers of a region may touch. @pre called by the caller, outside a region.
+  std::byte* shared_scratch(shared use, std::size_t bytes) {
+    return shared_scratch_[static_cast<std::size_t>(use)].reserve(bytes);
+  }
 
 private:
   void serve(unsigned worker);
@@ -59,7 +64,7 @@ private:
 
   unsigned threads_;
   std::vector<scratch_buffer> worker_scratch_;
-  scratch_buffer shared_scratch_;
+  scratch_buffer shared_scratch_[3];
   std::vector<std::thread> pool_;
 
   // The open region. All but next_ are written under mutex_ while no worker is inside.

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of dot products: MR input rows times NR weight rows, 16 lanes along K each.
+//
+// A weight row reads 32 elements at a time into two vectors, in the lane order of the contract.
+// Input rows are fp32, in the same order, zero-padded to whole groups of 32.
+#pragma once
+
+#include "kernels/cpu/vec.hpp"
+
+namespace di::kernels::DI_ISA {
+
+#if defined(DI_ISA_AVX512)
+inline constexpr int fused_rows = 4; ///< most input rows that read weights undecoded
+inline constexpr int panel_rows = 6; ///< input rows of a tile over decoded weights
+inline constexpr int single_columns = 8;
+#elif defined(DI_ISA_AVX2)
+inline constexpr int fused_rows = 1;
+inline constexpr int panel_rows = 1;
+inline constexpr int single_columns = 4;
+#else
+inline constexpr int fused_rows = 1;
+inline constexpr int panel_rows = 1;
+inline constexpr int single_columns = 4;
+#endif
+inline constexpr int tile_columns = 4;
+
+struct f32_row {
+  const float* p;
+  static constexpr std::int64_t groups_per_line = 1;
+
+  DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
+    a = f32x16::load(p + 32 * g);
+    b = f32x16::load(p + 32 * g + 16);
+  }
+
+  DI_KERNEL_INLINE f32x16 first(std::int64_t k, std::int64_t n) const {
+    return load_first(p + k, n);
+  }
+
+  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 32 * g; }
+};
+
+struct bf16_row {
+  const std::uint16_t* p;
+  static constexpr std::int64_t groups_per_line = 1;
+
+  DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
+    a = load_bf16(p + 32 * g);
+    b = load_bf16(p + 32 * g + 16);
+  }
+
+  DI_KERNEL_INLINE f32x16 first(std::int64_t k, std::int64_t n) const {
+    return load_bf16_first(p + k, n);
+  }
+
+  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 32 * g; }
+};
+
+struct fp8_row {
+  const std::uint8_t* p;
+  const float* scale; ///< per 32, times 256
+  static constexpr std::int64_t groups_per_line = 2;
+
+  DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
+    const f32x16 s = f32x16::set(scale[g]);
+    a = e4m3_256th(p + 32 * g) * s;
+    b = e4m3_256th(p + 32 * g + 16) * s;
+  }
+
+  DI_KERNEL_INLINE f32x16 first(std::int64_t, std::int64_t) const { return f32x16::zero(); }
+  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 32 * g; }
+};
+
+struct fp4_row {
+  const std::uint8_t* p;
+  const float* scale; ///< per 32
+  static constexpr std::int64_t groups_per_line = 4;
+
+  DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
+    e2m1_split(p + 16 * g, e2m1_table(scale[g]), a, b);
+  }
+
+  DI_KERNEL_INLINE f32x16 first(std::int64_t, std::int64_t) const { return f32x16::zero(); }
+  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 16 * g; }
+};
+
+template <int MR, int NR>
+struct accumulators {
+  f32x16 v[MR][NR];
+
+  DI_KERNEL_INLINE void clear() {
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 8
+      for (int n = 0; n < NR; ++n)
+        v[m][n] = f32x16::zero();
+  }
+
+  /// Closing sums to out[m * stride + n]. @pre NR is a multiple of 4
+  DI_KERNEL_INLINE void sums(float* out, std::int64_t stride) const {
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 2
+      for (int n = 0; n < NR; n += 4)
+        tree_sum4(v[m][n], v[m][n + 1], v[m][n + 2], v[m][n + 3], out + m * stride + n);
+  }
+};
+
+template <class Row, int MR, int NR>
+DI_KERNEL_INLINE void add_group(const Row (&rows)[NR], const float* x, std::int64_t x_stride,
+                                std::int64_t g, accumulators<MR, NR>& acc) {
+#pragma GCC unroll 8
+  for (int n = 0; n < NR; ++n) {
+    f32x16 a, b;
+    rows[n].group(g, a, b);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      const float* xm = x + m * x_stride + 32 * g;
+      acc.v[m][n] = fma(f32x16::load(xm), a, acc.v[m][n]);
+      acc.v[m][n] = fma(f32x16::load(xm + 16), b, acc.v[m][n]);
+    }
+  }
+}
+
+/// Products of MR input rows with NR weight rows of `in` elements, read as they are stored.
+/// @param ahead  bytes from a row to the one that will be read next in its place (prefetch)
+template <class Row, int MR, int NR>
+DI_KERNEL_INLINE void fused_tile(const Row (&rows)[NR], const float* x, std::int64_t x_stride,
+                                 std::int64_t in, std::int64_t ahead, float* out,
+                                 std::int64_t out_stride) {
+  constexpr std::int64_t line = Row::groups_per_line;
+  const std::int64_t groups = in / 32;
+  accumulators<MR, NR> acc;
+  acc.clear();
+  std::int64_t g = 0;
+  for (; g + line <= groups; g += line) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; ++n)
+      __builtin_prefetch(static_cast<const std::byte*>(rows[n].address(g)) + ahead);
+#pragma GCC unroll 4
+    for (std::int64_t i = 0; i < line; ++i)
+      add_group(rows, x, x_stride, g + i, acc);
+  }
+  for (; g < groups; ++g)
+    add_group(rows, x, x_stride, g, acc);
+  for (std::int64_t k = 32 * groups; k < in; k += lane_count)
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; ++n) {
+      const f32x16 w = rows[n].first(k, in - k);
+#pragma GCC unroll 8
+      for (int m = 0; m < MR; ++m)
+        acc.v[m][n] = fma(f32x16::load(x + m * x_stride + k), w, acc.v[m][n]);
+    }
+  acc.sums(out, out_stride);
+}
+
+/// The same over decoded weight rows w[0..3], each `padded` floats (a multiple of 16).
+template <int MR>
+DI_KERNEL_INLINE void panel_tile(const float* w, std::int64_t w_stride, const float* x,
+                                 std::int64_t x_stride, std::int64_t padded, float* out,
+                                 std::int64_t out_stride) {
+  accumulators<MR, tile_columns> acc;
+  acc.clear();
+  for (std::int64_t k = 0; k < padded; k += lane_count) {
+    f32x16 wv[tile_columns];
+#pragma GCC unroll 4
+    for (int n = 0; n < tile_columns; ++n)
+      wv[n] = f32x16::load(w + n * w_stride + k);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      const f32x16 xv = f32x16::load(x + m * x_stride + k);
+#pragma GCC unroll 4
+      for (int n = 0; n < tile_columns; ++n)
+        acc.v[m][n] = fma(xv, wv[n], acc.v[m][n]);
+    }
+  }
+  acc.sums(out, out_stride);
+}
+
+/// panel_tile for any number of rows up to panel_rows.
+DI_KERNEL_INLINE void panel_tile_any(std::int64_t rows, const float* w, std::int64_t w_stride,
+                                     const float* x, std::int64_t x_stride, std::int64_t padded,
+                                     float* out, std::int64_t out_stride) {
+  if constexpr (panel_rows > 1) {
+    switch (rows) {
+    case 6:
+      return panel_tile<6>(w, w_stride, x, x_stride, padded, out, out_stride);
+    case 5:
+      return panel_tile<5>(w, w_stride, x, x_stride, padded, out, out_stride);
+    case 4:
+      return panel_tile<4>(w, w_stride, x, x_stride, padded, out, out_stride);
+    case 3:
+      return panel_tile<3>(w, w_stride, x, x_stride, padded, out, out_stride);
+    case 2:
+      return panel_tile<2>(w, w_stride, x, x_stride, padded, out, out_stride);
+    default:
+      break;
+    }
+  }
+  panel_tile<1>(w, w_stride, x, x_stride, padded, out, out_stride);
+}
+
+} // namespace di::kernels::DI_ISA
