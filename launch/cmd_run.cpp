@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// `dilaunch run`, and the hidden commands that its processes are: node, child.
+#include "launch/child_main.hpp"
+#include "launch/cluster.hpp"
+#include "launch/commands.hpp"
+#include "launch/node.hpp"
+#include "launch/process.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+namespace di::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct run_arguments {
+  std::string topology, prompts, output, log_dir, log_level, token_file;
+  std::vector<std::string> sets;
+  bool quiet = false;
+};
+
+int complain(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  return exit_usage;
+}
+
+/// Standard input as a file, because the control process reads a path. Removed by its destructor.
+class stdin_file {
+public:
+  result<std::string> keep() {
+    constexpr std::size_t input_bytes_max = 1U << 30U;
+    DI_TRY(const auto text, read_all(0, input_bytes_max));
+    DI_TRY(fd_, sealed_memory("di-prompts", text));
+    return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
+  }
+
+private:
+  unique_fd fd_;
+};
+
+result<cluster_options> options_of(const run_arguments& a, stdin_file& input) {
+  cluster_options o;
+  o.config.file = fs::absolute(a.topology).lexically_normal().string();
+  DI_TRY(o.config, load_topology(o.config.file, a.sets));
+  std::ifstream file{o.config.file, std::ios::binary};
+  std::stringstream text;
+  text << file.rdbuf();
+  o.topology_text = text.str();
+  o.sets = a.sets;
+  const auto model = engine::checkpoint::open(o.config.model_path);
+  if (!model.ok())
+    return fail(ec::bad_config, "{}:{}:{}: model.path {}: {}", o.config.file,
+                o.config.model_at.line, o.config.model_at.column, o.config.model_path,
+                model.error().what);
+  DI_TRY(o.plan, make_plan(o.config, *model, this_machine()));
+  DI_TRY(o.program, own_program());
+  if (a.prompts == "-") {
+    DI_TRY(o.batch.prompts, input.keep());
+  } else {
+    o.batch.prompts = fs::absolute(a.prompts).string();
+    if (::access(o.batch.prompts.c_str(), R_OK) != 0 || fs::is_directory(o.batch.prompts))
+      return fail(ec::io_error, "--prompts {}: {}", a.prompts,
+                  errno != 0 ? std::strerror(errno) : "is a folder");
+  }
+  if (!a.output.empty()) {
+    o.batch.output = fs::absolute(a.output).string();
+    // Found now, not after the work.
+    const unique_fd probe{::open(o.batch.output.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)};
+    if (!probe)
+      return fail(ec::io_error, "--output {}: {}", a.output, std::strerror(errno));
+  }
+  o.batch.progress = ::isatty(STDERR_FILENO) == 1;
+  o.log_dir = a.log_dir.empty() ? "" : fs::absolute(a.log_dir).string();
+  o.quiet = a.quiet;
+  o.log_level = a.log_level.empty() ? o.config.log_level : a.log_level;
+  o.token_file = a.token_file;
+  return o;
+}
+
+int run(const run_arguments& a) {
+  stdin_file input;
+  auto options = options_of(a, input);
+  if (!options.ok())
+    return complain(options.error().what);
+  return run_cluster(std::move(*options));
+}
+
+} // namespace
+
+void add_run_commands(CLI::App& app, int& exit_code) {
+  const auto a = std::make_shared<run_arguments>();
+  auto* c = app.add_subcommand("run", "Answer a file of prompts, then end");
+  c->add_option("--topology,topology", a->topology, "Topology file (doc/topology.md)")
+      ->required()
+      ->option_text("FILE");
+  c->add_option("--prompts", a->prompts, "JSON lines, one request each; - is standard input")
+      ->required()
+      ->option_text("FILE");
+  c->add_option("--output", a->output, "JSON lines in the order of the prompts; default: stdout")
+      ->option_text("FILE");
+  c->add_option("--set", a->sets, "Override a topology key: --set roles.decode.threads=2")
+      ->option_text("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  c->add_option("--log-dir", a->log_dir, "Keep the log of every process here")
+      ->option_text("FOLDER");
+  c->add_option("--log-level", a->log_level, "debug, info, warn, error or off")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
+  c->add_flag("--quiet", a->quiet, "No logs on stderr");
+  c->add_option("--token-file", a->token_file, "Agent launcher: written for the agents, mode 0600")
+      ->option_text("FILE");
+  c->callback([a, &exit_code] { exit_code = run(*a); });
+
+  auto* node = app.add_subcommand("node", "")->group("");
+  const auto index = std::make_shared<std::uint32_t>(0);
+  node->add_option("--index", *index)->required();
+  node->callback([index, &exit_code] {
+    const auto program = own_program();
+    const auto voice = make_pipe_voice();
+    exit_code = program.ok() ? serve_node({*index, *program}, *voice) : exit_gave_up;
+  });
+
+  auto* child = app.add_subcommand("child", "")->group("");
+  const auto words = std::make_shared<std::vector<std::string>>();
+  child->add_option("role", *words); // for people who look at process lists
+  child->callback([&exit_code] { exit_code = child_main(); });
+}
+
+} // namespace di::launch
