@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
 } // namespace di::launch
 
 int main(int argc, char** argv) {
-  using namespace std::string_literals;
+  using std::string_literals::operator""s;
   if (argc >= 4 && argv[1] == "child"s)
     return di::launch::child(argv[2], argv[3]);
   if (argc >= 4 && argv[1] == "node"s) {
