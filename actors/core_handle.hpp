@@ -17,13 +17,6 @@ class post_office;
 
 namespace di {
 
-/// Who sent a message. Handlers that fence by incarnation or answer by name take it.
-struct origin {
-  address from;
-  incarnation sender{}; ///< of the sending process; 0 = this process
-  epoch view{};         ///< membership view of the sender
-};
-
 /// What a new core may know about its place. Built-in cores may take it instead of their config.
 struct actor_context {
   address self;

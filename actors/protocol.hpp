@@ -228,17 +228,16 @@ private:
     const bool known = (run_line<Lines>(mail, now, out, outcome) || ...);
     if (known)
       return outcome;
-    if constexpr (detail::takes_any<Core>) {
-      return detail::as_result([&] {
-        return core_.on_any(mail.body, origin{mail.from, mail.sender, mail.view}, now, out);
-      });
-    } else {
-      out.count("di_shell_unknown_messages_total");
-      out.refuse({mail.from, mail.request},
-                 {ec::unknown_message, fmt::format("{} takes no {} ({:#06x})", mail.to,
-                                                   mail.body.name(), mail.body.id().v)});
-      return {};
-    }
+    if constexpr (detail::takes_any<Core>)
+      if (mail.kind == mail_kind::tell)
+        return detail::as_result([&] {
+          return core_.on_any(mail.body, origin{mail.from, mail.sender, mail.view}, now, out);
+        });
+    out.count("di_shell_unknown_messages_total");
+    out.refuse({mail.from, mail.request},
+               {ec::unknown_message, fmt::format("{} takes no {} ({:#06x})", mail.to,
+                                                 mail.body.name(), mail.body.id().v)});
+    return {};
   }
 
   template <class Line>

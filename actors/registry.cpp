@@ -4,6 +4,7 @@
 
 #include "messaging/proto/catalog.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <dlfcn.h>
 #include <mutex>
@@ -55,6 +56,13 @@ void enroll_actor(std::uint32_t abi_version, actor_type (*type)()) {
 namespace di::actors {
 namespace {
 
+// Kinds of our own actors, by name: each is spawned by the code that owns its devices and routes,
+// and no user type may pass for one of them.
+constexpr std::string_view built_in_kinds[] = {"directory",  "expert_shard", "gateway", "journal",
+                                               "kv_agent",   "membership",   "node",    "rank",
+                                               "rebalancer", "registrar",    "sampler", "scheduler",
+                                               "supervisor", "telemetry",    "topic"};
+
 bool same(const message_type& a, const message_type& b) {
   return a.name == b.name && a.fields == b.fields;
 }
@@ -95,6 +103,9 @@ result<void> registry::add_message(const message_type& m) {
 }
 
 result<void> registry::add(const actor_type& type) {
+  if (std::find(std::begin(built_in_kinds), std::end(built_in_kinds), type.kind)
+      != std::end(built_in_kinds))
+    return fail(ec::duplicate, "actor kind '{}' is built in", type.kind);
   if (types_.contains(type.kind))
     return fail(ec::duplicate, "actor kind '{}' exists already", type.kind);
   auto messages = messages_; // a refused type leaves no trace

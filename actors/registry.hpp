@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kind -> actor type. Built-in types are listed in registry.cpp; users' types come from
-// DI_REGISTER_ACTOR, linked in or loaded as shared objects.
+// Kind -> actor type, for the `actors:` of a topology. Users' types come from DI_REGISTER_ACTOR,
+// linked in or loaded as shared objects; the kinds of built-in actors are listed in registry.cpp.
 #pragma once
 
 #include "actors/actor_type.hpp"
@@ -13,7 +13,7 @@ namespace di::actors {
 /// Filled at start, then only read. Not thread-safe while it is filled.
 class registry {
 public:
-  /// @errors duplicate (kind or wire id taken)
+  /// @errors duplicate (kind taken or built in, wire id taken)
   result<void> add(const actor_type& type);
   /// Makes a message of our own known, so that users' types cannot take its number.
   result<void> add_message(const message_type& m);
@@ -29,7 +29,7 @@ private:
   std::map<wire_id, message_type> messages_;
 };
 
-/// All built-in types and those that user code linked into this program has enrolled.
+/// Knows all built-in messages, and the types that code linked into this program has enrolled.
 result<registry> make_registry();
 
 /// Loads a shared object and adds the actor types that it enrolls. It stays loaded for ever.

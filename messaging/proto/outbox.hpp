@@ -27,6 +27,13 @@ struct reply_to {
   std::uint64_t request = 0; ///< 0: the message was no request, answering does nothing
 };
 
+/// Who sent a message. Handlers that fence by incarnation or answer by name take it.
+struct origin {
+  address from;
+  incarnation sender{}; ///< of the sending process; 0 = this process
+  epoch view{};         ///< membership view of the sender
+};
+
 namespace effect {
 struct send {
   address to;
@@ -71,6 +78,10 @@ public:
   template <message M>
   void send(address to, M m) {
     effects_.emplace_back(effect::send{std::move(to), parcel::of(std::move(m))});
+  }
+  /// Sends a message of any type on; the body is shared.
+  void forward(address to, parcel body) {
+    effects_.emplace_back(effect::send{std::move(to), std::move(body)});
   }
   template <message M>
   void request(address to, M m, std::uint64_t tag, duration timeout) {

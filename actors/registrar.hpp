@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// REGISTRAR: one per process, at <prefix>/registrar. Announces the process to DIRECTORY and keeps
+// the post office's routes as DIRECTORY says.
+#pragma once
+
+#include "actors/kit.hpp"
+#include "messaging/bus/post_office.hpp"
+#include "messaging/proto/directory.hpp"
+
+#include <functional>
+
+namespace di::actors {
+
+struct registrar_options {
+  proto::process_entry process; ///< this process, as others shall know it
+  address directory = "/control/directory";
+  bus::post_office* office = nullptr;
+  duration ask_timeout = std::chrono::seconds{1};
+  duration retry_after = std::chrono::milliseconds{100};
+  duration join_within = std::chrono::seconds{60}; ///< past this the actor fails
+  /// Called after each installed snapshot, on the actor's thread; may be empty.
+  std::function<void(const proto::directory_snapshot&)> installed;
+};
+
+/// Fails when DIRECTORY refuses the process for good, or does not admit it in time.
+class registrar_core {
+public:
+  explicit registrar_core(registrar_options options);
+
+  void start(instant now, outbox& out);
+  result<proto::snapshot_installed> on(const proto::directory_snapshot& m);
+  void on(const proto::withdrawn& m, instant now, outbox& out);
+  void on_answer(std::uint64_t tag, const result<parcel>& answer, instant now, outbox& out);
+  void on_due(timer which, instant now, outbox& out);
+
+private:
+  void ask(outbox& out);
+
+  registrar_options options_;
+  std::vector<proto::process_entry> routes_; ///< installed by this actor
+  epoch version_{};
+  bool admitted_ = false;
+  std::string last_refusal_ = "no answer yet";
+};
+
+struct registrar {
+  static constexpr auto kind = "registrar";
+  using core = registrar_core;
+  using protocol =
+      di::protocol<replies_to<proto::directory_snapshot>::with<proto::snapshot_installed>,
+                   reacts_to<proto::withdrawn>>;
+};
+
+} // namespace di::actors
