@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `dilaunch`: arguments and exit codes, nothing else.
+#include "launch/cmd_checkpoint.hpp"
 #include "launch/commands.hpp"
 
 #include <CLI/App.hpp>
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
              "4 a check failed, 5 finished with failed requests. `dilaunch COMMAND --help` says "
              "more.");
   di::launch::add_topology_commands(app, exit_code);
+  di::launch::add_checkpoint_commands(app, exit_code);
   try {
     app.parse(argc, argv);
     if (argc == 1)

@@ -286,6 +286,8 @@ std::string checkpoint::hash() const {
   sha256 h;
   h.update(config_.bytes());
   h.update(token_map_file_.bytes());
+  for (const auto& m : maps_)
+    m.expect_scattered(true); // or each sample reads megabytes around it
   for (const auto& t : tensors_) {
     h.update(fmt::format("\n{} {} {}\n", t.name, to_string(t.view.type), to_string(t.view.shape)));
     if (is_later_expert(t.name))
@@ -293,6 +295,8 @@ std::string checkpoint::hash() const {
     const std::uint64_t n = std::min<std::uint64_t>(sample_bytes, t.view.bytes);
     h.update({t.view.data + (t.view.bytes - n) / 2, static_cast<std::size_t>(n)});
   }
+  for (const auto& m : maps_)
+    m.expect_scattered(false);
   return h.hex();
 }
 

@@ -269,6 +269,11 @@ result<mapped_file> mapped_file::open(const std::string& path) {
   return file;
 }
 
+void mapped_file::expect_scattered(bool scattered) const noexcept {
+  if (data_ != nullptr)
+    (void)::madvise(const_cast<std::byte*>(data_), size_, scattered ? MADV_RANDOM : MADV_NORMAL);
+}
+
 mapped_file::mapped_file(mapped_file&& other) noexcept
     : data_{std::exchange(other.data_, nullptr)}, size_{std::exchange(other.size_, 0)} {
 }

@@ -60,6 +60,9 @@ public:
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
   std::string_view text() const noexcept { return {reinterpret_cast<const char*>(data_), size_}; }
 
+  /// Tells the system how pages will be touched: scattered (no read-ahead) or as usual.
+  void expect_scattered(bool scattered) const noexcept;
+
 private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
