@@ -35,13 +35,15 @@ public:
   /// Computes units [begin, end) on thread `worker` (0 = the caller).
   using body = void (*)(void* context, std::int64_t begin, std::int64_t end, unsigned worker);
 
-  explicit cpu_stream(unsigned threads);
+  /// @param worth_waking_ns  least estimated cost of a region that is shared with other threads;
+  /// waking a sleeping one costs several us
+  explicit cpu_stream(unsigned threads, std::int64_t worth_waking_ns = 15000);
   ~cpu_stream() override;
 
   unsigned threads() const noexcept override { return threads_; }
 
   /// Runs all units and returns when the last is done. Serial when `cost_ns`, the estimated cost of
-  /// the whole region on one thread, is less than waking a thread is worth.
+  /// the whole region on one thread, is not worth waking another.
   void run(std::int64_t units, std::int64_t cost_ns, body, void* context);
 
   /// Scratch of one worker; the caller's own is worker 0. Valid until the next call with the same
@@ -63,6 +65,7 @@ private:
   void take_units(unsigned worker);
 
   unsigned threads_;
+  std::int64_t worth_waking_ns_;
   std::vector<scratch_buffer> worker_scratch_;
   scratch_buffer shared_scratch_[3];
   std::vector<std::thread> pool_;

@@ -121,23 +121,27 @@ public:
       return run_as<bf16_row>(true);
     case weight_kind::fp8_tile32:
     case weight_kind::fp8_row32:
-      return run_as<fp8_row>(load_scales() <= largest_fused_scale);
+      return run_as<fp8_row>(load_scales());
     case weight_kind::fp4_row32:
-      load_scales();
-      return run_as<fp4_row>(true);
+      return run_as<fp4_row>(load_scales());
     }
   }
 
 private:
   bool tiled() const { return j_.w.kind == weight_kind::fp8_tile32; }
 
-  std::uint8_t load_scales() {
-    const bool fp8 = j_.w.kind != weight_kind::fp4_row32;
-    factor_ = fp8 && m1_ - m0_ <= fused_rows ? 256.0F : 1.0F;
+  /// Fills scales_; true if they are what a fused tile wants.
+  bool load_scales() {
     const std::int64_t rows = tiled() ? 1 : n1_ - n0_;
     const std::int64_t first = tiled() ? n0_ / 32 : n0_;
-    // The scales of neighbouring rows are neighbours.
-    return prepare_scales(j_.w.scale + first * groups_, rows * groups_, factor_, scales_);
+    const std::uint8_t* from = j_.w.scale + first * groups_; // those of the next row follow
+    const bool fp8 = j_.w.kind != weight_kind::fp4_row32;
+    factor_ = fp8 && m1_ - m0_ <= fused_rows ? 256.0F : 1.0F;
+    if (prepare_scales(from, rows * groups_, factor_, scales_) <= largest_fused_scale || !fp8)
+      return true;
+    factor_ = 1.0F;
+    prepare_scales(from, rows * groups_, factor_, scales_);
+    return false;
   }
 
   const float* scale_row(std::int64_t n) const {

@@ -11,8 +11,7 @@ namespace di::kernels {
 namespace {
 
 constexpr std::align_val_t alignment{64};
-constexpr std::int64_t worth_waking_ns = 15000; ///< waking a sleeping thread costs several us
-constexpr std::int64_t cuts_per_thread = 8;     ///< pieces per thread, so that late ones can steal
+constexpr std::int64_t cuts_per_thread = 8; ///< pieces per thread, so that late ones can steal
 
 } // namespace
 
@@ -32,8 +31,10 @@ std::byte* scratch_buffer::reserve(std::size_t bytes) {
   return data_;
 }
 
-cpu_stream::cpu_stream(unsigned threads)
-    : threads_(std::max(threads, 1U)), worker_scratch_(threads_) {
+cpu_stream::cpu_stream(unsigned threads, std::int64_t worth_waking_ns)
+    : threads_(std::max(threads, 1U)),
+      worth_waking_ns_(worth_waking_ns),
+      worker_scratch_(threads_) {
   for (unsigned w = 1; w < threads_; ++w)
     pool_.emplace_back([this, w] { serve(w); });
 }
@@ -51,7 +52,7 @@ cpu_stream::~cpu_stream() {
 void cpu_stream::run(std::int64_t units, std::int64_t cost_ns, body f, void* context) {
   if (units <= 0)
     return;
-  if (threads_ == 1 || units == 1 || cost_ns < worth_waking_ns) {
+  if (threads_ == 1 || units == 1 || cost_ns < worth_waking_ns_) {
     f(context, 0, units, 0);
     return;
   }
