@@ -21,16 +21,14 @@ inline constexpr double round_magic =
     0x1.8p52; // adding it rounds to an integer, found in the low bits
 } // namespace detail
 
-/// e^x. Branch-free, so that loops over it can be turned into vector code.
-///
-/// @param x   any double but NaN; below -708 the result is 0, above 709 infinity
-/// @return    within 1 ulp of the exact value (test: det_math.stays_within_its_stated_error)
-constexpr double det_exp(double x) noexcept {
-  const double inside = x < -708.0 ? -708.0 : (x > 709.0 ? 709.0 : x);
-  const double shifted = inside * detail::log2_e + detail::round_magic;
-  const double k = shifted - detail::round_magic;
-  const double r = (inside - k * detail::ln2_high) - k * detail::ln2_low; // |r| <= ln(2) / 2
-  double q = 1.0 / 6227020800.0;                                          // Taylor, to r^13 / 13!
+namespace detail {
+
+/// e^x for x in [-708, 709], without branches, so that loops over it become vector code.
+constexpr double exp_inside(double x) noexcept {
+  const double shifted = x * log2_e + round_magic;
+  const double k = shifted - round_magic;
+  const double r = (x - k * ln2_high) - k * ln2_low; // |r| <= ln(2) / 2
+  double q = 1.0 / 6227020800.0;                     // Taylor, to r^13 / 13!
   q = q * r + 1.0 / 479001600.0;
   q = q * r + 1.0 / 39916800.0;
   q = q * r + 1.0 / 3628800.0;
@@ -45,8 +43,19 @@ constexpr double det_exp(double x) noexcept {
   const double y = 1.0 + (r + r * r * q);
   // The low bits of `shifted` hold k in two's complement: move it into the exponent of 2^k.
   const double scale = std::bit_cast<double>((std::bit_cast<std::uint64_t>(shifted) + 1023) << 52);
-  const double out = y * scale;
-  return x < -708.0 ? 0.0 : (x > 709.0 ? __builtin_inf() : out);
+  return y * scale;
+}
+
+} // namespace detail
+
+/// e^x.
+///
+/// @param x   any double but NaN; below -708 the result is 0, above 709 infinity
+/// @return    within 1 ulp of the exact value (test: det_math.stays_within_its_stated_error)
+constexpr double det_exp(double x) noexcept {
+  if (x < -708.0)
+    return 0.0;
+  return x > 709.0 ? __builtin_inf() : detail::exp_inside(x);
 }
 
 /// Natural logarithm.

@@ -21,10 +21,8 @@ namespace di::engine {
 namespace {
 
 constexpr float lowest = -std::numeric_limits<float>::infinity();
-constexpr double lowest_double = -std::numeric_limits<double>::infinity();
 
-// ---- bodies
-// ----------------------------------------------------------------------------------------------------
+// ---- bodies ----
 
 // The maximum of up to 256 values in 16 lanes; `bad` collects lanes that saw NaN or +infinity.
 [[gnu::always_inline]] inline float block_max_body(const float* x, std::size_t count,
@@ -57,41 +55,95 @@ constexpr double lowest_double = -std::numeric_limits<double>::infinity();
   return any == 0;
 }
 
+// Below -700 the term is far under the last bit of any sum, which is at least 1: it counts as
+// e^-700.
+[[gnu::always_inline]] inline double term_body(float logit, double highest) {
+  const double below = static_cast<double>(logit) - highest;
+  return detail::exp_inside(below > -700.0 ? below : -700.0);
+}
+
 [[gnu::always_inline]] inline void lane_sums_body(std::span<const float> row, double highest,
                                                   double* lanes) {
-  std::size_t begin = 0;
-  for (; begin + row_block <= row.size(); begin += row_block)
+  const float* x = row.data();
+  std::size_t left = row.size();
+  for (; left >= row_block; left -= row_block, x += row_block)
     for (std::size_t l = 0; l < row_block; ++l)
-      lanes[l] += det_exp(static_cast<double>(row[begin + l]) - highest);
-  for (std::size_t l = 0; begin + l < row.size(); ++l)
-    lanes[l] += det_exp(static_cast<double>(row[begin + l]) - highest);
+      lanes[l] += term_body(x[l], highest);
+  for (std::size_t l = 0; l < left; ++l)
+    lanes[l] += term_body(x[l], highest);
 }
 
 // Floor without a conversion instruction: values lie in [0, 2^40], so adding 2^52 rounds to an
 // integer.
 [[gnu::always_inline]] inline std::uint64_t mass_body(double scaled, double highest) {
   const double below = scaled - highest;
-  const double value = det_exp(below < -40.0 ? -40.0 : below) * 0x1p40;
+  const double value = detail::exp_inside(below > -40.0 ? below : -40.0) * 0x1p40;
   const double shifted = value + 0x1p52;
   const double rounded = shifted - 0x1p52;
-  const std::uint64_t up = rounded > value ? 1 : 0;
+  const auto up = static_cast<std::uint64_t>(rounded > value);
   return (std::bit_cast<std::uint64_t>(shifted) & 0xFFFFFFFFFFFFFU) - up;
 }
 
-[[gnu::always_inline]] inline std::uint64_t
-row_mass_body(std::span<const float> row, double temperature, double highest, double threshold) {
-  std::uint64_t sum = 0;
-  const float* x = row.data();
-  const std::size_t count = row.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const double scaled = static_cast<double>(x[i]) / temperature;
-    sum += mass_body(scaled >= threshold ? scaled : lowest_double, highest);
-  }
-  return sum;
+[[gnu::always_inline]] inline double bucket_body(double scaled, double highest) {
+  const double place = (highest - scaled) * 32.0;
+  return place < double{mass_buckets - 1} ? place : double{mass_buckets - 1};
 }
 
-// ---- one function per vector width
-// -----------------------------------------------------------------------------
+[[gnu::always_inline]] inline void add_masses_body(std::span<const float> row, double temperature,
+                                                   double highest, double threshold,
+                                                   std::uint64_t* sums) {
+  std::array<std::uint64_t, row_block> mass;  // NOLINT: filled before use
+  std::array<std::int32_t, row_block> bucket; // NOLINT
+  for (std::size_t begin = 0; begin < row.size(); begin += row_block) {
+    const std::size_t count = std::min(row_block, row.size() - begin);
+    const float* x = row.data() + begin;
+    for (std::size_t l = 0; l < count; ++l) {
+      const double scaled = static_cast<double>(x[l]) / temperature;
+      const auto kept = -static_cast<std::uint64_t>(scaled >= threshold); // all bits or none
+      mass[l] = mass_body(scaled, highest) & kept;
+      bucket[l] = static_cast<std::int32_t>(bucket_body(scaled, highest));
+    }
+    for (std::size_t l = 0; l < count; ++l)
+      sums[bucket[l]] += mass[l];
+  }
+}
+
+using block_words = std::array<std::array<std::uint32_t, row_block / 4>, 4>; // [word, quad]
+
+// Noise words of 256 tokens: one Philox call per four, all at once.
+[[gnu::always_inline]] inline void block_words_body(const noise_place& place,
+                                                    std::uint32_t first_token, block_words& words) {
+  for (std::uint32_t q = 0; q < row_block / 4; ++q) {
+    const auto w = noise_words(place, first_token / 4 + q);
+    for (std::size_t i = 0; i < 4; ++i)
+      words[i][q] = w[i];
+  }
+}
+
+// gumbel_bound() without a counting instruction: takes the exponent of the word's distance from the
+// top.
+[[gnu::always_inline]] inline double bound_body(std::uint32_t word) {
+  const auto from_top = static_cast<double>(~word);
+  const auto exponent =
+      static_cast<std::int32_t>(std::bit_cast<std::uint64_t>(from_top) >> 52) - 1023;
+  return static_cast<double>(32 - exponent) * 0.6931471806 + 1e-6;
+}
+
+[[gnu::always_inline]] inline bool block_can_win_body(const float* block, double temperature,
+                                                      double best, const noise_place& place,
+                                                      std::uint32_t first_token) {
+  block_words words; // NOLINT: filled next
+  block_words_body(place, first_token, words);
+  int any = 0;
+  for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t q = 0; q < row_block / 4; ++q) {
+      const double scaled = static_cast<double>(block[4 * q + i]) / temperature;
+      any |= static_cast<int>(scaled + bound_body(words[i][q]) >= best);
+    }
+  return any != 0;
+}
+
+// ---- one function per vector width ----
 
 #define DI_ROW_VARIANT(name, attribute)                                                            \
   attribute bool block_maxima_##name(std::span<const float> row, float* maxima) {                  \
@@ -100,12 +152,16 @@ row_mass_body(std::span<const float> row, double temperature, double highest, do
   attribute void lane_sums_##name(std::span<const float> row, double highest, double* lanes) {     \
     lane_sums_body(row, highest, lanes);                                                           \
   }                                                                                                \
-  attribute std::uint64_t row_mass_##name(std::span<const float> row, double temperature,          \
-                                          double highest, double threshold) {                      \
-    return row_mass_body(row, temperature, highest, threshold);                                    \
+  attribute void add_masses_##name(std::span<const float> row, double temperature, double highest, \
+                                   double threshold, std::uint64_t* sums) {                        \
+    add_masses_body(row, temperature, highest, threshold, sums);                                   \
+  }                                                                                                \
+  attribute bool block_can_win_##name(const float* block, double temperature, double best,         \
+                                      const noise_place& place, std::uint32_t first_token) {       \
+    return block_can_win_body(block, temperature, best, place, first_token);                       \
   }                                                                                                \
   constexpr detail::row_functions name##_functions{#name, block_maxima_##name, lane_sums_##name,   \
-                                                   row_mass_##name};
+                                                   add_masses_##name, block_can_win_##name};
 
 DI_ROW_VARIANT(plain, )
 #if DI_ROW_X86
@@ -124,10 +180,12 @@ const detail::row_functions& functions() {
 std::span<const detail::row_functions> detail::row_variants() {
 #if DI_ROW_X86
   static const std::array<row_functions, 3> all{plain_functions, avx2_functions, avx512_functions};
-  static const std::size_t usable =
-      !__builtin_cpu_supports("avx2")                                           ? 1
-      : __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") ? 3
-                                                                                : 2;
+  static const std::size_t usable = [] {
+    if (!__builtin_cpu_supports("avx2"))
+      return std::size_t{1};
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") ? std::size_t{3}
+                                                                                   : std::size_t{2};
+  }();
   return std::span{all}.first(usable);
 #else
   static const std::array<row_functions, 1> all{plain_functions};
@@ -153,9 +211,18 @@ std::uint64_t token_mass(double scaled, double highest) noexcept {
   return mass_body(scaled, highest);
 }
 
-std::uint64_t row_mass(std::span<const float> row, double temperature, double highest,
-                       double threshold) {
-  return functions().row_mass(row, temperature, highest, threshold);
+std::size_t mass_bucket(double scaled, double highest) noexcept {
+  return static_cast<std::size_t>(bucket_body(scaled, highest));
+}
+
+void add_masses(std::span<const float> row, double temperature, double highest, double threshold,
+                std::span<std::uint64_t> sums) {
+  functions().add_masses(row, temperature, highest, threshold, sums.data());
+}
+
+bool block_can_win(const float* block, double temperature, double best, const noise_place& place,
+                   std::uint32_t first_token) {
+  return functions().block_can_win(block, temperature, best, place, first_token);
 }
 
 } // namespace di::engine

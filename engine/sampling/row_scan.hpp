@@ -3,6 +3,8 @@
 // on every machine.
 #pragma once
 
+#include "engine/sampling/philox.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,9 +33,27 @@ double log_sum_exp(std::span<const float> row, float highest);
 /// are exact.
 std::uint64_t token_mass(double scaled, double highest) noexcept;
 
-/// Sum of token_mass over the tokens whose value row[i] / temperature is at least `threshold`.
-std::uint64_t row_mass(std::span<const float> row, double temperature, double highest,
-                       double threshold);
+/// Buckets of top_p: 32 per unit of scaled logit below the maximum; the last one takes the rest,
+/// whose mass is zero.
+inline constexpr std::size_t mass_buckets = 1312;
+
+/// Bucket of a scaled logit. Rises as the logit falls, so buckets are ordered like tokens.
+std::size_t mass_bucket(double scaled, double highest) noexcept;
+
+/// Adds the mass of each token with row[i] / temperature >= threshold to its bucket.
+///
+/// @param sums   [mass_buckets] integers, so the order of adding does not matter
+void add_masses(std::span<const float> row, double temperature, double highest, double threshold,
+                std::span<std::uint64_t> sums);
+
+/// Whether some token of a whole block (256 tokens) could reach `best` with its noise. May say yes
+/// in vain.
+///
+/// @param block         256 logits
+/// @param first_token   id of the first one, a multiple of 256
+/// @return              false only if logit / temperature + noise < best for all of them
+bool block_can_win(const float* block, double temperature, double best, const noise_place& place,
+                   std::uint32_t first_token);
 
 namespace detail {
 
@@ -43,8 +63,10 @@ struct row_functions {
   bool (*block_maxima)(std::span<const float> row, float* maxima);
   void (*lane_sums)(std::span<const float> row, double highest,
                     double* lanes); ///< adds to lanes [256]
-  std::uint64_t (*row_mass)(std::span<const float> row, double temperature, double highest,
-                            double threshold);
+  void (*add_masses)(std::span<const float> row, double temperature, double highest,
+                     double threshold, std::uint64_t* sums);
+  bool (*block_can_win)(const float* block, double temperature, double best,
+                        const noise_place& place, std::uint32_t first_token);
 };
 
 /// Those that this machine can run, widest last; the last one is used. For the test that all give

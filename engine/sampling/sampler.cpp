@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace di::engine {
 namespace {
@@ -69,8 +70,7 @@ private:
   double scaled(double logit) const noexcept { return logit / divisor_; }
   double at(std::size_t i) const noexcept { return scaled(static_cast<double>(base_[i])); }
 
-  // ---- steps 2 to 4
-  // ------------------------------------------------------------------------------------------
+  // ---- steps 2 to 4 ----
 
   std::vector<float>& own_row() { // the row as a copy that may be changed
     if (base_.data() == row_.logits.data()) {
@@ -147,8 +147,7 @@ private:
     slot = off;
   }
 
-  // ---- maximum
-  // -----------------------------------------------------------------------------------------------
+  // ---- maximum ----
 
   result<void> find_highest() {
     highest_base_ = *std::max_element(scratch_.maxima.begin(), scratch_.maxima.end());
@@ -177,8 +176,7 @@ private:
     return best;
   }
 
-  // ---- steps 6 to 8
-  // ------------------------------------------------------------------------------------------
+  // ---- steps 6 to 8 ----
 
   void find_cut() {
     if (params_.min_p > 0)
@@ -228,27 +226,49 @@ private:
     all.resize(k);
   }
 
-  std::uint64_t candidates_mass() const {
-    std::uint64_t sum = 0;
-    for (const auto& c : scratch_.candidates)
-      sum += token_mass(c.scaled, highest_);
-    return sum;
+  void cut_top_p(bool after_top_k) {
+    if (after_top_k) { // the candidates are exactly what top_k left
+      std::uint64_t total = 0;
+      for (const auto& c : scratch_.candidates)
+        total += token_mass(c.scaled, highest_);
+      cut_to_mass(mass_target(params_.top_p, total));
+      return;
+    }
+    scratch_.masses.assign(mass_buckets, 0);
+    add_masses(base_, divisor_, highest_, cut_.scaled, scratch_.masses);
+    for (const auto& p : scratch_.patches)
+      if (const double value = scaled(p.logit); value >= cut_.scaled)
+        scratch_.masses[mass_bucket(value, highest_)] += token_mass(value, highest_);
+    std::uint64_t total = 0;
+    for (const std::uint64_t m : scratch_.masses)
+      total += m;
+    std::uint64_t target = mass_target(params_.top_p, total);
+    std::size_t bucket = 0; // the one in which the target is reached
+    for (; scratch_.masses[bucket] < target; ++bucket)
+      target -= scratch_.masses[bucket];
+    gather_bucket(bucket);
+    cut_to_mass(target);
   }
 
-  void cut_top_p(bool after_top_k) {
-    std::uint64_t total = 0;
-    if (after_top_k) { // the candidates are exactly what top_k left
-      total = candidates_mass();
-    } else {
-      total = row_mass(base_, divisor_, highest_, cut_.scaled);
-      for (const auto& p : scratch_.patches)
-        if (scaled(p.logit) >= cut_.scaled)
-          total += token_mass(scaled(p.logit), highest_);
+  void gather_bucket(std::size_t bucket) {
+    scratch_.candidates.clear();
+    const auto take_here = [&](double value, token_id id) {
+      if (mass_bucket(value, highest_) == bucket && value != off_double && cut_.keeps(value, id))
+        scratch_.candidates.push_back({value, id});
+    };
+    // A wider range of logits first, so that few tokens need the exact look.
+    const double slack = 1e-9 * (std::fabs(highest_) + 1.0),
+                 high = highest_ - static_cast<double>(bucket) / 32.0;
+    const double from = (high - 1.0 / 32.0 - slack) * divisor_, to = (high + slack) * divisor_;
+    for (std::size_t b = 0; b < scratch_.maxima.size(); ++b) {
+      if (static_cast<double>(scratch_.maxima[b]) < from)
+        continue;
+      for (std::size_t i = b * row_block; i < std::min((b + 1) * row_block, base_.size()); ++i)
+        if (const auto logit = static_cast<double>(base_[i]); logit >= from && logit <= to)
+          take_here(scaled(logit), static_cast<token_id>(i));
     }
-    const std::uint64_t target = mass_target(params_.top_p, total);
-    if (!after_top_k)
-      gather([&] { return candidates_mass() >= target; });
-    cut_to_mass(target);
+    for (const auto& p : scratch_.patches)
+      take_here(scaled(p.logit), p.id);
   }
 
   // The shortest prefix of the order whose mass reaches the target: halves the window that holds
@@ -280,8 +300,7 @@ private:
     }
   }
 
-  // ---- step 9
-  // ------------------------------------------------------------------------------------------------
+  // ---- step 9 ----
 
   token_id draw() {
     const auto first = static_cast<std::size_t>(
@@ -309,6 +328,11 @@ private:
     if (top == off_double || top < cut_.scaled || !reaches(top))
       return;
     const std::size_t end = std::min((block + 1) * row_block, base_.size());
+    const bool whole = end == (block + 1) * row_block;
+    if (whole
+        && !block_can_win(&base_[block * row_block], divisor_, best_, place(),
+                          static_cast<std::uint32_t>(block * row_block)))
+      return;
     for (std::size_t quad = block * row_block; quad < end; quad += 4) {
       std::array<double, 4> values{off_double, off_double, off_double, off_double};
       bool any = false;
@@ -338,8 +362,7 @@ private:
     }
   }
 
-  // ---- step 10
-  // -----------------------------------------------------------------------------------------------
+  // ---- step 10 ----
 
   bool wants_processed() const noexcept {
     return params_.logprobs

@@ -73,6 +73,7 @@ struct sample_scratch {
   std::vector<float> maxima;         ///< per block of 256
   std::vector<patch> patches;        ///< tokens whose logit is not the row's
   std::vector<candidate> candidates; ///< tokens under a filter
+  std::vector<std::uint64_t> masses; ///< per bucket of top_p
 };
 
 /// Picks tokens for one request. Immutable: the same row, place and history give the same token on

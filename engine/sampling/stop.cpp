@@ -6,8 +6,7 @@
 
 namespace di::engine {
 
-// ---- automaton
-// -------------------------------------------------------------------------------------------------
+// ---- automaton ----
 
 stop_automaton::stop_automaton(std::span<const std::string> strings) {
   for (std::uint32_t number = 0; number < strings.size(); ++number) {
@@ -74,8 +73,7 @@ stop_rules::stop_rules(const sampling_params& params, std::span<const token_id> 
   std::sort(end_ids.begin(), end_ids.end());
 }
 
-// ---- watch
-// -----------------------------------------------------------------------------------------------------
+// ---- watch ----
 
 stop_delta stop_watch::push(token_id id, std::string_view bytes) {
   stop_delta out;

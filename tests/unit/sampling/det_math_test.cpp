@@ -103,20 +103,56 @@ TEST(row_scan, gives_the_same_bits_at_every_vector_width) {
     std::array<double, 256> lanes{}, expected_lanes{};
     EXPECT_TRUE(plain.block_maxima(row, expected.data()));
     plain.lane_sums(row, 20, expected_lanes.data());
-    const std::uint64_t mass = plain.row_mass(row, 0.7, 20 / 0.7, -3);
-    std::uint64_t by_token = 0;
+    std::vector<std::uint64_t> sums(mass_buckets), by_token(mass_buckets);
     for (const float x : row)
       if (x / 0.7 >= -3)
-        by_token += token_mass(x / 0.7, 20 / 0.7);
-    EXPECT_EQ(mass, by_token);
+        by_token[mass_bucket(x / 0.7, 20 / 0.7)] += token_mass(x / 0.7, 20 / 0.7);
     for (const auto& v : variants) {
       EXPECT_TRUE(v.block_maxima(row, maxima.data()));
       EXPECT_EQ(maxima, expected) << v.name;
       lanes.fill(0);
       v.lane_sums(row, 20, lanes.data());
       EXPECT_EQ(lanes, expected_lanes) << v.name << ' ' << vocab;
-      EXPECT_EQ(v.row_mass(row, 0.7, 20 / 0.7, -3), mass) << v.name;
+      sums.assign(mass_buckets, 0);
+      v.add_masses(row, 0.7, 20 / 0.7, -3, sums.data());
+      EXPECT_EQ(sums, by_token) << v.name;
     }
+  }
+}
+
+// The noise pass may only say no where no token of the block can win, and must say it often enough
+// to be of use.
+TEST(row_scan, spares_only_blocks_that_cannot_win) {
+  std::mt19937 random{4};
+  std::normal_distribution<float> normal{0, 2};
+  int spared = 0;
+  for (std::uint32_t round = 0; round < 400; ++round) {
+    std::vector<float> block(row_block);
+    for (float& x : block)
+      x = normal(random);
+    const noise_place place{random(), static_cast<std::uint32_t>(random()), round % 3};
+    const std::uint32_t first = (round % 7) * 256;
+    double best = -100;
+    for (std::uint32_t i = 0; i < row_block; ++i)
+      best = std::max(best, block[i] / 0.8 + gumbel(noise_words(place, (first + i) / 4)[i % 4]));
+    for (const auto& v : detail::row_variants()) {
+      EXPECT_TRUE(v.block_can_win(block.data(), 0.8, best, place, first)) << v.name;
+      EXPECT_FALSE(v.block_can_win(block.data(), 0.8, best + 4.5, place, first)) << v.name;
+    }
+    const auto& plain = detail::row_variants().front();
+    spared += plain.block_can_win(block.data(), 0.8, best + 0.7, place, first) ? 0 : 1;
+  }
+  EXPECT_GT(spared, 100);
+}
+
+TEST(row_scan, orders_buckets_like_logits) {
+  EXPECT_EQ(mass_bucket(3, 3), 0U);
+  EXPECT_EQ(mass_bucket(-std::numeric_limits<double>::infinity(), 3), mass_buckets - 1);
+  std::size_t last = 0;
+  for (double x = 3; x > -60; x -= 0.001) {
+    ASSERT_GE(mass_bucket(x, 3), last);
+    last = mass_bucket(x, 3);
+    ASSERT_TRUE(last < mass_buckets - 1 || token_mass(x, 3) == 0) << x;
   }
 }
 
