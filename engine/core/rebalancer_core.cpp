@@ -23,6 +23,13 @@ result<void> rebalancer_core::install_view(epoch view, std::span<const placed_ra
   return {};
 }
 
+result<void> rebalancer_core::on(const proto::view_committed& m, instant now, outbox& out) {
+  std::vector<placed_rank> ranks;
+  for (const proto::view_member& member : m.members)
+    ranks.push_back({member.rank, member.life});
+  return install_view(m.view, ranks, now, out);
+}
+
 void rebalancer_core::publish(outbox& out) {
   for (const address& who : waiting_)
     out.send(who, placement_.published());

@@ -5,6 +5,7 @@
 
 #include "engine/moe/placement.hpp"
 #include "messaging/proto/expert_shard.hpp"
+#include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
 
 #include <set>
@@ -31,6 +32,7 @@ public:
   /// A view took effect. @errors those of placement::contiguous
   result<void> install_view(epoch view, std::span<const placed_rank> ranks, instant now,
                             outbox& out);
+  result<void> on(const proto::view_committed& m, instant now, outbox& out);
   result<void> on(const proto::placement_installed& m, instant now, outbox& out);
   result<void> on_due(timer which, instant now, outbox& out);
   bool settled() const noexcept { return waiting_.empty() && placement_.ranks() > 0; }
