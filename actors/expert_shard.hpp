@@ -50,4 +50,7 @@ struct expert_shard {
                                 replies_to<proto::get_shard>::with<proto::shard_state>>;
 };
 
+/// Ready for system::spawn(). Made in serving.cpp.
+std::unique_ptr<core_handle> make_expert_shard(shard_parts parts);
+
 } // namespace di::actors

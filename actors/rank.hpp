@@ -102,4 +102,7 @@ struct rank {
                                 replies_to<proto::get_rank>::with<proto::rank_state>>;
 };
 
+/// Ready for system::spawn(). Made in serving.cpp.
+std::unique_ptr<core_handle> make_rank(rank_parts parts);
+
 } // namespace di::actors

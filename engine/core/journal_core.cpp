@@ -33,6 +33,9 @@ struct journal_core::request {
   instant asked; ///< last admit_request
 };
 
+journal_core::journal_core(journal_options options) : options_{std::move(options)} {
+}
+
 journal_core::~journal_core() = default;
 
 journal_core::request* journal_core::find(request_id id) {

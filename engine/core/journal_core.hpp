@@ -34,7 +34,7 @@ struct journal_options {
 /// one shell, used on its thread only.
 class journal_core {
 public:
-  explicit journal_core(journal_options options) : options_{std::move(options)} {}
+  explicit journal_core(journal_options options);
   ~journal_core();
 
   result<void> on(const proto::open_request& m, instant now, outbox& out);

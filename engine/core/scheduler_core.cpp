@@ -23,6 +23,9 @@ struct scheduler_core::request {
   }
 };
 
+scheduler_core::scheduler_core(scheduler_options options) : options_{std::move(options)} {
+}
+
 scheduler_core::~scheduler_core() = default;
 
 void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks, instant now,

@@ -32,7 +32,7 @@ struct scheduler_options {
 /// one shell, used on its thread only.
 class scheduler_core {
 public:
-  explicit scheduler_core(scheduler_options options) : options_{std::move(options)} {}
+  explicit scheduler_core(scheduler_options options);
   ~scheduler_core();
 
   /// A view took effect: requests of incarnations that are not in it are forgotten here (JOURNAL
