@@ -3,6 +3,7 @@
 #include "actors/system.hpp"
 
 #include "actors/shell.hpp"
+#include "messaging/base/log.hpp"
 #include "messaging/proto/topic.hpp"
 
 #include <caf/actor_system_config.hpp>
@@ -11,6 +12,33 @@
 #include <condition_variable>
 
 namespace di::actors {
+namespace {
+
+std::string_view name_of(mail_kind k) {
+  switch (k) {
+  case mail_kind::tell:
+    return "tell";
+  case mail_kind::request:
+    return "request";
+  case mail_kind::reply:
+    return "reply";
+  case mail_kind::failure:
+    return "failure";
+  }
+  return "?";
+}
+
+void log_mail(const wire::codec_table* codecs, const address& self, bool incoming,
+              const envelope& mail) {
+  log::debug(incoming ? "mail_received" : "mail_sent",
+             {{"actor", self},
+              {incoming ? "from" : "to", incoming ? mail.from : mail.to},
+              {"kind", name_of(mail.kind)},
+              {"request", mail.request},
+              {"body", codecs ? codecs->print(mail.body) : std::string{mail.body.name()}}});
+}
+
+} // namespace
 
 struct system::state {
   struct entry {
@@ -24,6 +52,12 @@ struct system::state {
     config.set("scheduler.policy", options.testing ? caf::atom("testing") : caf::atom("sharing"));
     config.set("scheduler.max-threads", static_cast<std::size_t>(std::max(1U, options.threads)));
     host = std::make_unique<caf::actor_system>(config);
+    if (!options.trace)
+      options.trace = [codecs = options.codecs](const address& self, bool incoming,
+                                                const envelope& mail) {
+        if (log::enabled(log::level::debug))
+          log_mail(codecs.get(), self, incoming, mail);
+      };
   }
 
   void forget(std::uint64_t number) {

@@ -13,7 +13,10 @@ namespace di::actors {
 
 struct system_options {
   std::uint32_t threads = 2; ///< of the scheduler; detached actors have their own on top
-  trace_fn trace;            ///< sees all mail of all actors; called on their threads
+  /// Sees all mail of all actors, on their threads. Empty: mail is logged at level debug.
+  trace_fn trace;
+  /// Prints bodies in the log; null: only their names.
+  std::shared_ptr<const wire::codec_table> codecs;
   bool testing = false; ///< CAF's test coordinator in place of threads; see deterministic_system
 };
 
