@@ -35,7 +35,8 @@ public:
   system(const system&) = delete;
   system& operator=(const system&) = delete;
 
-  /// Starts an actor around a ready core. @errors duplicate (path taken)
+  /// Starts an actor around a ready core. @errors duplicate (path taken), not_found (nobody to
+  /// listen at: TOPIC is missing), unavailable (after stop_all)
   result<void> spawn(const address& path, std::unique_ptr<core_handle> core,
                      spawn_options options = {});
   /// Starts an actor of a registered kind. @errors not_found, bad_config, duplicate, internal
@@ -49,7 +50,8 @@ public:
 
   /// Ends an actor once it has worked off its mail; an unknown path is ignored.
   void stop(const address& path, const error& reason = {ec::ok, "stopped"});
-  /// Ends all, the youngest first, and waits. @return false if some were left after `limit`
+  /// Ends all, the youngest first, and waits; no actor can be spawned afterwards. @return false if
+  /// some were left after `limit`
   bool stop_all(duration limit);
   std::vector<address> paths() const;
 
