@@ -6,7 +6,7 @@
 // The shapes are those of the `small` preset. With few rows, matrices are used in turn from a set
 // larger than the last-level cache, so that each is read from memory as in decoding.
 #include "kernels/kernels.hpp"
-#include "tests/support/kernel_cases.hpp"
+#include "tests/support/noise.hpp"
 
 #include <fmt/format.h>
 
@@ -94,7 +94,9 @@ public:
   report(const report&) = delete;
   report& operator=(const report&) = delete;
 
-  bool wants(const std::string& name) const { return (name + " ").find(o_.only) != std::string::npos; }
+  bool wants(const std::string& name) const {
+    return (name + " ").find(o_.only) != std::string::npos;
+  }
 
   /// @param bytes  read from memory per call; 0 = not bound by memory
   /// @param macs   multiply-adds per call; 0 = none worth naming
