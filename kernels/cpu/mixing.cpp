@@ -166,10 +166,10 @@ void hc_update(cpu_stream& s, bf16* x, const bf16* y, const float* post, const f
         old[j] = load_bf16_first(row + j * dim + d, n);
       const f32x16 out = load_bf16_first(y + r * dim + d, n);
       for (std::int64_t i = 0; i < streams; ++i) {
-        f32x16 sum = f32x16::set(post[r * streams + i]) * out;
-        for (std::int64_t j = 0; j < streams; ++j)
-          sum = fma(f32x16::set(c[j * streams + i]), old[j], sum);
-        store_bf16_first(row + i * dim + d, sum, n);
+        f32x16 sum = f32x16::set(c[i]) * old[0];
+        for (std::int64_t j = 1; j < streams; ++j)
+          sum = sum + f32x16::set(c[j * streams + i]) * old[j];
+        store_bf16_first(row + i * dim + d, f32x16::set(post[r * streams + i]) * out + sum, n);
       }
     }
   });
