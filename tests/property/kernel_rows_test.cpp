@@ -4,7 +4,6 @@
 #include "kernels/stream.hpp"
 #include "tests/support/kernel_cases.hpp"
 #include "tests/support/kernel_tables.hpp"
-#include "tests/support/noise.hpp"
 
 #include <gtest/gtest.h>
 
