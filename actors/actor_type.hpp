@@ -4,6 +4,7 @@
 #pragma once
 
 #include "actors/protocol.hpp"
+#include "messaging/wire/codec.hpp"
 
 #include <string_view>
 #include <vector>
@@ -18,17 +19,10 @@ namespace di {
 
 inline constexpr std::uint32_t kit_abi_version = DI_KIT_ABI_VERSION;
 
-/// A message that an actor type takes or answers with.
-struct message_type {
-  wire_id id;
-  std::string_view name;
-  std::string_view fields; ///< its DI_FIELDS line; tells equal messages from namesakes
-};
-
 /// What the registry keeps of an actor type.
 struct actor_type {
   std::string_view kind;
-  std::vector<message_type> messages;
+  std::vector<wire::codec> messages; ///< of the protocol, questions and answers
   /// Builds the core from its configuration. @errors bad_config, internal (it threw)
   result<std::unique_ptr<core_handle>> (*make)(const actor_context&) = nullptr;
 };
@@ -44,22 +38,17 @@ concept actor_kind = requires {
 
 namespace detail {
 
-template <message M>
-message_type describe() {
-  return {M::wire, M::message_name(), M::message_fields()};
-}
-
 template <class Line>
-void describe_line(std::vector<message_type>& into) {
-  into.push_back(describe<typename Line::in>());
+void codecs_of_line(std::vector<wire::codec>& into) {
+  into.push_back(wire::codec_of<typename Line::in>());
   if constexpr (requires { typename Line::answer; })
-    into.push_back(describe<typename Line::answer>());
+    into.push_back(wire::codec_of<typename Line::answer>());
 }
 
 template <class... Lines>
-std::vector<message_type> describe_all(const protocol<Lines...>&) {
-  std::vector<message_type> all;
-  (describe_line<Lines>(all), ...);
+std::vector<wire::codec> codecs_of(const protocol<Lines...>&) {
+  std::vector<wire::codec> all;
+  (codecs_of_line<Lines>(all), ...);
   return all;
 }
 
@@ -88,7 +77,7 @@ result<std::unique_ptr<core_handle>> make_core(const actor_context& context) {
 
 template <actor_kind T>
 actor_type actor_type_of() {
-  return {T::kind, detail::describe_all(typename T::protocol{}), &detail::make_core<T>};
+  return {T::kind, detail::codecs_of(typename T::protocol{}), &detail::make_core<T>};
 }
 
 /// A core that exists already, behind the common face; for shells that give it more than a config.

@@ -2,8 +2,6 @@
 // The list of built-in actor types, the book of enrolled ones, and the loading of plugins.
 #include "actors/registry.hpp"
 
-#include "messaging/proto/catalog.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <dlfcn.h>
@@ -63,8 +61,15 @@ constexpr std::string_view built_in_kinds[] = {"directory",  "expert_shard", "ga
                                                "rebalancer", "registrar",    "sampler", "scheduler",
                                                "supervisor", "telemetry",    "topic"};
 
-bool same(const message_type& a, const message_type& b) {
+constexpr std::uint16_t first_user_id = 0x8000;
+
+bool same(const wire::codec& a, const wire::codec& b) {
   return a.name == b.name && a.fields == b.fields;
+}
+
+failure taken(const actor_type& type, const wire::codec& by, const wire::codec& m) {
+  return fail(ec::duplicate, "actor kind '{}': wire id {:#06x} of message {} is taken by {}",
+              type.kind, m.id.v, m.name, by.name);
 }
 
 result<void> check_abi(std::uint32_t theirs, const std::string& where) {
@@ -85,22 +90,7 @@ result<void> add_enrolled(registry& into, const std::string& where,
   return {};
 }
 
-template <message... Ms>
-result<void> add_messages(registry& into, const type_list<Ms...>&) {
-  result<void> outcome;
-  const bool fine = ((outcome = into.add_message(detail::describe<Ms>()), outcome.ok()) && ...);
-  return fine ? result<void>{} : outcome;
-}
-
 } // namespace
-
-result<void> registry::add_message(const message_type& m) {
-  const auto [at, is_new] = messages_.emplace(m.id, m);
-  if (!is_new && !same(at->second, m))
-    return fail(ec::duplicate, "wire id {:#06x} of message {} is taken by {}", m.id.v, m.name,
-                at->second.name);
-  return {};
-}
 
 result<void> registry::add(const actor_type& type) {
   if (std::find(std::begin(built_in_kinds), std::end(built_in_kinds), type.kind)
@@ -110,10 +100,13 @@ result<void> registry::add(const actor_type& type) {
     return fail(ec::duplicate, "actor kind '{}' exists already", type.kind);
   auto messages = messages_; // a refused type leaves no trace
   for (const auto& m : type.messages) {
-    const auto [at, is_new] = messages.emplace(m.id, m);
-    if (!is_new && !same(at->second, m))
-      return fail(ec::duplicate, "actor kind '{}': wire id {:#06x} of message {} is taken by {}",
-                  type.kind, m.id.v, m.name, at->second.name);
+    if (const auto* known = messages.find(m.id); known && !same(*known, m))
+      return taken(type, *known, m);
+    if (m.id.v < first_user_id && !messages.find(m.id))
+      return fail(ec::bad_argument,
+                  "actor kind '{}': message {} has wire id {:#06x}; users have {:#06x} and up",
+                  type.kind, m.name, m.id.v, first_user_id);
+    DI_TRY_VOID(messages.add(m));
   }
   messages_ = std::move(messages);
   types_.emplace(type.kind, type);
@@ -144,9 +137,12 @@ std::vector<std::string> registry::kinds() const {
   return all;
 }
 
+std::shared_ptr<const wire::codec_table> registry::codecs() const {
+  return std::make_shared<const wire::codec_table>(messages_);
+}
+
 result<registry> make_registry() {
   registry made;
-  DI_TRY_VOID(add_messages(made, proto::catalog{}));
   DI_TRY_VOID(add_enrolled(made, "this program", enrolled_by(nullptr)));
   return made;
 }

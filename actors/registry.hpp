@@ -13,10 +13,9 @@ namespace di::actors {
 /// Filled at start, then only read. Not thread-safe while it is filled.
 class registry {
 public:
-  /// @errors duplicate (kind taken or built in, wire id taken)
+  /// @errors duplicate (kind taken or built in, wire id taken), bad_argument (a message of its own
+  /// outside the users' numbers)
   result<void> add(const actor_type& type);
-  /// Makes a message of our own known, so that users' types cannot take its number.
-  result<void> add_message(const message_type& m);
   /// @errors not_found, naming the known kinds
   result<const actor_type*> find(std::string_view kind) const;
   /// Builds a core. @errors not_found, bad_config, internal
@@ -24,12 +23,16 @@ public:
                                             const actor_context& context) const;
   std::vector<std::string> kinds() const;
 
+  /// All built-in messages and those of the added types, for post_office_options::codecs. A copy:
+  /// later types are not in it.
+  std::shared_ptr<const wire::codec_table> codecs() const;
+
 private:
   std::map<std::string, actor_type, std::less<>> types_;
-  std::map<wire_id, message_type> messages_;
+  wire::codec_table messages_ = wire::builtin_codecs();
 };
 
-/// Knows all built-in messages, and the types that code linked into this program has enrolled.
+/// A registry with the types that code linked into this program has enrolled.
 result<registry> make_registry();
 
 /// Loads a shared object and adds the actor types that it enrolls. It stays loaded for ever.

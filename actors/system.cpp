@@ -3,6 +3,7 @@
 #include "actors/system.hpp"
 
 #include "actors/shell.hpp"
+#include "messaging/base/log.hpp"
 #include "messaging/proto/topic.hpp"
 
 #include <caf/actor_system_config.hpp>
@@ -11,6 +12,33 @@
 #include <condition_variable>
 
 namespace di::actors {
+namespace {
+
+std::string_view name_of(mail_kind k) {
+  switch (k) {
+  case mail_kind::tell:
+    return "tell";
+  case mail_kind::request:
+    return "request";
+  case mail_kind::reply:
+    return "reply";
+  case mail_kind::failure:
+    return "failure";
+  }
+  return "?";
+}
+
+void log_mail(const wire::codec_table* codecs, const address& self, bool incoming,
+              const envelope& mail) {
+  log::debug(incoming ? "mail_received" : "mail_sent",
+             {{"actor", self},
+              {incoming ? "from" : "to", incoming ? mail.from : mail.to},
+              {"kind", name_of(mail.kind)},
+              {"request", mail.request},
+              {"body", codecs ? codecs->print(mail.body) : std::string{mail.body.name()}}});
+}
+
+} // namespace
 
 struct system::state {
   struct entry {
@@ -24,6 +52,21 @@ struct system::state {
     config.set("scheduler.policy", options.testing ? caf::atom("testing") : caf::atom("sharing"));
     config.set("scheduler.max-threads", static_cast<std::size_t>(std::max(1U, options.threads)));
     host = std::make_unique<caf::actor_system>(config);
+    if (!options.trace)
+      options.trace = [codecs = options.codecs](const address& self, bool incoming,
+                                                const envelope& mail) {
+        if (log::enabled(log::level::debug))
+          log_mail(codecs.get(), self, incoming, mail);
+      };
+  }
+
+  /// Its number, or 0 if no actor may start any more.
+  std::uint64_t note(const address& path, const caf::actor& shell) {
+    const std::lock_guard lock{guard};
+    if (closing)
+      return 0;
+    actors.push_back({path, ++spawned, shell});
+    return spawned;
   }
 
   void forget(std::uint64_t number) {
@@ -41,6 +84,7 @@ struct system::state {
   std::condition_variable changed;
   std::vector<entry> actors; ///< in order of spawning
   std::uint64_t spawned = 0;
+  bool closing = false; ///< a supervisor must not restart what stop_all() ends
 };
 
 system::system(system_options options, bus::post_office& office)
@@ -68,27 +112,34 @@ result<void> system::spawn(const address& path, std::unique_ptr<core_handle> cor
     stop_shell(shell, bound.error());
     return bound;
   }
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock{state_->guard};
-    number = ++state_->spawned;
-    state_->actors.push_back({path, number, shell});
+  const auto undo = [&](const error& why) {
+    state_->office.unbind(path, why);
+    stop_shell(shell, why);
+    return fail(why);
+  };
+  for (const auto& fact : options.listen) {
+    envelope mail;
+    mail.to = topic_address;
+    mail.from = path;
+    mail.body = parcel::of(proto::subscribe{fact, path});
+    if (const auto sent = state_->office.post(std::move(mail)); !sent)
+      return undo(sent.error());
   }
-  on_shell_end(shell, [state = std::weak_ptr{state_}, number,
+  const auto number = state_->note(path, shell);
+  if (number == 0)
+    return undo({ec::unavailable, "all actors of this process are being stopped"});
+  log::debug("actor_spawned", {{"actor", path}, {"life", options.life}});
+  on_shell_end(shell, [state = std::weak_ptr{state_}, number, path,
                        ended = std::move(options.ended)](const error& reason) {
+    const auto level = reason.code == ec::ok ? log::level::debug : log::level::warn;
+    if (log::enabled(level))
+      log::write(level, "actor_ended", {{"actor", path}, {"reason", reason.render()}});
     if (const auto alive = state.lock())
       alive->forget(number);
     if (ended)
       ended(reason);
   });
   begin_shell(shell);
-  for (const auto& fact : options.listen) {
-    envelope mail;
-    mail.to = topic_address;
-    mail.from = path;
-    mail.body = parcel::of(proto::subscribe{fact, path});
-    DI_TRY_VOID(state_->office.post(std::move(mail)));
-  }
   return {};
 }
 
@@ -110,6 +161,7 @@ void system::stop(const address& path, const error& reason) {
 
 bool system::stop_all(duration limit) {
   std::unique_lock lock{state_->guard};
+  state_->closing = true;
   for (auto e = state_->actors.rbegin(); e != state_->actors.rend(); ++e)
     stop_shell(e->shell, {ec::ok, "stopped"});
   return state_->changed.wait_for(lock, limit, [&] { return state_->actors.empty(); });

@@ -13,7 +13,10 @@ namespace di::actors {
 
 struct system_options {
   std::uint32_t threads = 2; ///< of the scheduler; detached actors have their own on top
-  trace_fn trace;            ///< sees all mail of all actors; called on their threads
+  /// Sees all mail of all actors, on their threads. Empty: mail is logged at level debug.
+  trace_fn trace;
+  /// Prints bodies in the log; null: only their names.
+  std::shared_ptr<const wire::codec_table> codecs;
   bool testing = false; ///< CAF's test coordinator in place of threads; see deterministic_system
 };
 
@@ -32,7 +35,8 @@ public:
   system(const system&) = delete;
   system& operator=(const system&) = delete;
 
-  /// Starts an actor around a ready core. @errors duplicate (path taken)
+  /// Starts an actor around a ready core. @errors duplicate (path taken), not_found (nobody to
+  /// listen at: TOPIC is missing), unavailable (after stop_all)
   result<void> spawn(const address& path, std::unique_ptr<core_handle> core,
                      spawn_options options = {});
   /// Starts an actor of a registered kind. @errors not_found, bad_config, duplicate, internal
@@ -46,7 +50,8 @@ public:
 
   /// Ends an actor once it has worked off its mail; an unknown path is ignored.
   void stop(const address& path, const error& reason = {ec::ok, "stopped"});
-  /// Ends all, the youngest first, and waits. @return false if some were left after `limit`
+  /// Ends all, the youngest first, and waits; no actor can be spawned afterwards. @return false if
+  /// some were left after `limit`
   bool stop_all(duration limit);
   std::vector<address> paths() const;
 

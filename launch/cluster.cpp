@@ -3,6 +3,7 @@
 // other place.
 #include "launch/cluster.hpp"
 
+#include "launch/agent_host.hpp"
 #include "launch/child_set.hpp"
 #include "launch/cluster_log.hpp"
 #include "launch/endpoints.hpp"
@@ -14,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -52,6 +54,7 @@ private:
   child_events local_events();
   remote_events far_events();
   void start_nodes();
+  void await_agents();
   void start_control();
   void start_ranks();
   boot_config boot_for(process_role role, std::uint32_t index, const process_identity& id) const;
@@ -60,6 +63,7 @@ private:
   void on_status(const std::string& child, const std::string& json);
   void on_exit(const std::string& child, exit_state state, const std::string& words);
   void on_signal(int number);
+  void take_cores(std::uint32_t node, std::uint32_t cores);
   void on_report(std::uint32_t node, const node_report& r);
   void on_lost(std::uint32_t node, const std::string& words);
 
@@ -74,6 +78,7 @@ private:
   cluster_log& log_;
   poll_loop loop_;
   child_set children_;
+  std::unique_ptr<agent_host> agents_;
   std::map<std::uint32_t, std::unique_ptr<remote_node>> remotes_;
   std::map<std::string, std::uint32_t> far_children_; ///< running, by name -> node
   std::set<std::uint32_t> greeted_;                   ///< node processes that are there
@@ -125,7 +130,21 @@ void cluster::start_control() {
   start_child(0, std::move(spec), {"control", "0"});
 }
 
+void cluster::await_agents() {
+  auto host = agent_host::make(loop_, o_.config, o_.plan, o_.token_file, far_events(),
+                               [this](std::uint32_t node, std::unique_ptr<remote_node> remote) {
+                                 remotes_.emplace(node, std::move(remote));
+                               });
+  if (!host.ok())
+    return end(exit_gave_up, host.error().what);
+  agents_ = std::move(*host);
+  log_.note(fmt::format("waiting for {} agents: dilaunch agent --join {} --token-file {}",
+                        o_.plan.nodes.size() - 1, agents_->self().control_endpoint, o_.token_file));
+}
+
 void cluster::start_nodes() {
+  if (o_.plan.launcher == launcher_kind::agent && o_.plan.nodes.size() > 1)
+    return await_agents();
   for (const auto& n : o_.plan.nodes) {
     if (n.node == 0 || ending_)
       continue;
@@ -265,11 +284,22 @@ void cluster::on_signal(int number) {
   });
 }
 
+/// A host whose cores the plan could not know: its ranks share what it says it has.
+void cluster::take_cores(std::uint32_t node, std::uint32_t cores) {
+  auto& n = o_.plan.nodes[node];
+  if (n.cores != 0 || o_.config.threads != 0)
+    return;
+  n.cores = cores;
+  for (std::uint32_t r = n.first_rank; r < n.first_rank + n.ranks; ++r)
+    o_.plan.ranks[r].threads = std::max(1U, cores / n.ranks);
+}
+
 void cluster::on_report(std::uint32_t node, const node_report& r) {
   switch (r.kind) {
   case report_kind::hello:
     greeted_.insert(node);
     log_.note(fmt::format("node {} is there: host {}, {} cores", node, r.host, r.cores));
+    take_cores(node, r.cores);
     return start_ranks();
   case report_kind::status:
     return on_status(r.name, r.text);

@@ -11,16 +11,15 @@
 #include <CLI/Formatter.hpp>
 #include <fmt/format.h>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <unistd.h>
 
 namespace di::launch {
 namespace {

@@ -2,6 +2,7 @@
 // Names, ports and keys of a run's sockets.
 #include "launch/endpoints.hpp"
 
+#include "launch/process.hpp"
 #include "messaging/base/env.hpp"
 
 #include <fmt/format.h>
@@ -93,6 +94,31 @@ result<std::string> numeric_address(const std::string& host) {
   ::freeaddrinfo(found);
   if (named != 0)
     return fail(ec::not_found, "address of {}: {}", host, ::gai_strerror(named));
+  return std::string{text.data()};
+}
+
+result<std::string> own_address_towards(const std::string& numeric) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (const int code = ::getaddrinfo(numeric.c_str(), "9", &hints, &found); code != 0)
+    return fail(ec::not_found, "address {}: {}", numeric, ::gai_strerror(code));
+  // Connecting a datagram socket sends nothing; it makes the kernel choose the way.
+  const unique_fd fd{::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  std::array<char, 64> text{};
+  const bool good =
+      fd && ::connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0
+      && ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0
+      && ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(),
+                       static_cast<socklen_t>(text.size()), nullptr, 0, NI_NUMERICHOST)
+             == 0;
+  ::freeaddrinfo(found);
+  if (!good)
+    return fail(ec::not_found, "no way from this host to {}", numeric);
   return std::string{text.data()};
 }
 

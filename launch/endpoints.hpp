@@ -39,4 +39,7 @@ result<run_identities> make_identities(const topology& t, const cluster_plan& pl
 /// Numeric form of a host name or address, for binding. @errors not_found
 result<std::string> numeric_address(const std::string& host);
 
+/// Address of this host on the way to another one. @errors not_found
+result<std::string> own_address_towards(const std::string& numeric);
+
 } // namespace di::launch

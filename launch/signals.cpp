@@ -19,6 +19,11 @@ sigset_t watched() {
 
 } // namespace
 
+void block_signals() {
+  const auto set = watched();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
 signal_source::signal_source(poll_loop& loop, std::function<void(int number)> got) : loop_{loop} {
   const auto set = watched();
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);

@@ -23,4 +23,8 @@ private:
   unique_fd fd_;
 };
 
+/// Blocks the three signals in the calling thread, and so in all that it starts later. For
+/// processes that have threads before their signal_source.
+void block_signals();
+
 } // namespace di::launch

@@ -4,24 +4,19 @@
 #include "engine/sampling/sampler.hpp"
 
 #include "engine/sampling/det_math.hpp"
-#include "engine/sampling/exact_mass.hpp"
 #include "engine/sampling/philox.hpp"
+#include "engine/sampling/row_filter.hpp"
 #include "engine/sampling/row_logprobs.hpp"
 #include "engine/sampling/row_scan.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 namespace di::engine {
 namespace {
 
 constexpr float off = -std::numeric_limits<float>::infinity();
 constexpr double off_double = -std::numeric_limits<double>::infinity();
-
-bool comes_first(const sample_scratch::candidate& a, const sample_scratch::candidate& b) {
-  return a.scaled > b.scaled || (a.scaled == b.scaled && a.id < b.id);
-}
 
 // Step 4 for one token.
 double penalised_logit(const sampling_params& p, double logit, token_history::counts seen) {
@@ -37,12 +32,7 @@ double penalised_logit(const sampling_params& p, double logit, token_history::co
 class row_picker {
 public:
   row_picker(const sampler& of, const sample_row& row, sample_scratch& scratch)
-      : of_{of},
-        params_{of.params_},
-        row_{row},
-        scratch_{scratch},
-        base_{row.logits},
-        divisor_{of.params_.greedy() ? 1.0 : of.params_.temperature} {}
+      : of_{of}, params_{of.params_}, row_{row}, scratch_{scratch}, base_{row.logits} {}
 
   result<token_choice> run() {
     if (row_.logits.size() != of_.vocab_)
@@ -53,13 +43,13 @@ public:
                   of_.vocab_, (of_.vocab_ + 63) / 64);
     apply_masks();
     apply_patches();
-    if (!block_maxima(base_, scratch_.maxima))
+    if (!block_maxima(base_, scratch_.maxima) || bad_patch_)
       return fail(ec::internal, "the row at position {} holds NaN or +infinity", row_.position);
     DI_TRY_VOID(find_highest());
     token_choice out;
     const bool forced = row_.output_index < params_.forced_ids.size();
     if (!params_.greedy() && (!forced || wants_processed()))
-      find_cut();
+      cut_ = find_cut(params_, prepared_, scratch_);
     out.id = forced ? params_.forced_ids[row_.output_index] : params_.greedy() ? highest() : draw();
     if (params_.logprobs)
       DI_TRY_VOID(report(out));
@@ -67,8 +57,8 @@ public:
   }
 
 private:
-  double scaled(double logit) const noexcept { return logit / divisor_; }
-  double at(std::size_t i) const noexcept { return scaled(static_cast<double>(base_[i])); }
+  double scaled(double logit) const noexcept { return prepared_.scaled(logit); }
+  double at(std::size_t i) const noexcept { return prepared_.at(i); }
 
   // ---- steps 2 to 4 ----
 
@@ -115,7 +105,7 @@ private:
       }
     }
     for (const auto& [id, bias] : params_.logit_bias)
-      patch_bias(id, bias);
+      put_patch(id, static_cast<double>(own_row()[static_cast<std::size_t>(id)]) + bias);
   }
 
   double bias_of(token_id id) const {
@@ -130,21 +120,16 @@ private:
       return;
     counts.output +=
         static_cast<std::uint32_t>(std::count(row_.pending.begin(), row_.pending.end(), id));
-    double logit = own_row()[static_cast<std::size_t>(id)];
-    if (logit == off_double)
-      return;
-    logit = penalised_logit(params_, logit + bias_of(id), counts);
-    own_row()[static_cast<std::size_t>(id)] = off; // from here on the patch stands for this token
-    scratch_.patches.push_back({id, logit});
+    const auto logit = static_cast<double>(own_row()[static_cast<std::size_t>(id)]);
+    put_patch(id, penalised_logit(params_, logit + bias_of(id), counts));
   }
 
-  void patch_bias(token_id id,
-                  double bias) { // a token that the penalties took already reads -infinity
+  void put_patch(token_id id, double logit) {
     float& slot = own_row()[static_cast<std::size_t>(id)];
-    if (slot == off)
-      return;
-    scratch_.patches.push_back({id, static_cast<double>(slot) + bias});
-    slot = off;
+    bad_patch_ = bad_patch_ || !(slot <= std::numeric_limits<float>::max());
+    if (slot != off) // masked tokens stay masked, and a patched one reads -infinity already
+      scratch_.patches.push_back({id, logit});
+    slot = off; // from here on the patch stands for this token
   }
 
   // ---- maximum ----
@@ -157,7 +142,9 @@ private:
     if (highest_logit_ == off_double)
       return fail(ec::bad_argument, "no token is allowed at position {} (output {})", row_.position,
                   row_.output_index);
-    highest_ = scaled(highest_logit_);
+    prepared_ = {base_, scratch_.maxima, scratch_.patches,
+                 params_.greedy() ? 1.0 : params_.temperature, 0.0};
+    prepared_.highest = scaled(highest_logit_);
     return {};
   }
 
@@ -174,130 +161,6 @@ private:
       if (p.logit == highest_logit_)
         best = std::min(best, p.id);
     return best;
-  }
-
-  // ---- steps 6 to 8 ----
-
-  void find_cut() {
-    if (params_.min_p > 0)
-      cut_.scaled = highest_ + det_log(std::max(params_.min_p, std::numeric_limits<double>::min()));
-    const bool top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < of_.vocab_;
-    if (top_k)
-      cut_top_k(static_cast<std::size_t>(params_.top_k));
-    if (params_.top_p < 1.0)
-      cut_top_p(top_k);
-  }
-
-  // Collects kept tokens from the top down, in widening steps, until `enough()`; true if nothing is
-  // left out.
-  template <class Enough>
-  void gather(Enough enough) {
-    for (double step = 2.0;; step *= 2.0) {
-      const bool all = step > 64.0;
-      const double from = all ? cut_.scaled : std::max(cut_.scaled, highest_ - step);
-      scratch_.candidates.clear();
-      for (std::size_t b = 0; b < scratch_.maxima.size(); ++b) {
-        if (scratch_.maxima[b] == off || scaled(static_cast<double>(scratch_.maxima[b])) < from)
-          continue;
-        const std::size_t end = std::min((b + 1) * row_block, base_.size());
-        for (std::size_t i = b * row_block; i < end; ++i)
-          take(at(i), static_cast<token_id>(i), from);
-      }
-      for (const auto& p : scratch_.patches)
-        take(scaled(p.logit), p.id, from);
-      if (all || from <= cut_.scaled || enough())
-        return;
-    }
-  }
-
-  void take(double value, token_id id, double from) {
-    if (value >= from && value != off_double && cut_.keeps(value, id))
-      scratch_.candidates.push_back({value, id});
-  }
-
-  void cut_top_k(std::size_t k) {
-    gather([&] { return scratch_.candidates.size() >= k; });
-    auto& all = scratch_.candidates;
-    if (all.size() < k) // then nothing was left out
-      return;
-    const auto last = all.begin() + static_cast<std::ptrdiff_t>(k - 1);
-    std::nth_element(all.begin(), last, all.end(), comes_first);
-    cut_ = {last->scaled, last->id};
-    all.resize(k);
-  }
-
-  void cut_top_p(bool after_top_k) {
-    if (after_top_k) { // the candidates are exactly what top_k left
-      std::uint64_t total = 0;
-      for (const auto& c : scratch_.candidates)
-        total += token_mass(c.scaled, highest_);
-      cut_to_mass(mass_target(params_.top_p, total));
-      return;
-    }
-    scratch_.masses.assign(mass_buckets, 0);
-    add_masses(base_, divisor_, highest_, cut_.scaled, scratch_.masses);
-    for (const auto& p : scratch_.patches)
-      if (const double value = scaled(p.logit); value >= cut_.scaled)
-        scratch_.masses[mass_bucket(value, highest_)] += token_mass(value, highest_);
-    std::uint64_t total = 0;
-    for (const std::uint64_t m : scratch_.masses)
-      total += m;
-    std::uint64_t target = mass_target(params_.top_p, total);
-    std::size_t bucket = 0; // the one in which the target is reached
-    for (; scratch_.masses[bucket] < target; ++bucket)
-      target -= scratch_.masses[bucket];
-    gather_bucket(bucket);
-    cut_to_mass(target);
-  }
-
-  void gather_bucket(std::size_t bucket) {
-    scratch_.candidates.clear();
-    const auto take_here = [&](double value, token_id id) {
-      if (mass_bucket(value, highest_) == bucket && value != off_double && cut_.keeps(value, id))
-        scratch_.candidates.push_back({value, id});
-    };
-    // A wider range of logits first, so that few tokens need the exact look.
-    const double slack = 1e-9 * (std::fabs(highest_) + 1.0),
-                 high = highest_ - static_cast<double>(bucket) / 32.0;
-    const double from = (high - 1.0 / 32.0 - slack) * divisor_, to = (high + slack) * divisor_;
-    for (std::size_t b = 0; b < scratch_.maxima.size(); ++b) {
-      if (static_cast<double>(scratch_.maxima[b]) < from)
-        continue;
-      for (std::size_t i = b * row_block; i < std::min((b + 1) * row_block, base_.size()); ++i)
-        if (const auto logit = static_cast<double>(base_[i]); logit >= from && logit <= to)
-          take_here(scaled(logit), static_cast<token_id>(i));
-    }
-    for (const auto& p : scratch_.patches)
-      take_here(scaled(p.logit), p.id);
-  }
-
-  // The shortest prefix of the order whose mass reaches the target: halves the window that holds
-  // its end.
-  void cut_to_mass(std::uint64_t target) {
-    auto begin = scratch_.candidates.begin();
-    auto end = scratch_.candidates.end();
-    while (end - begin > 32) {
-      const auto middle = begin + (end - begin) / 2;
-      std::nth_element(begin, middle, end, comes_first);
-      std::uint64_t first_half = 0;
-      for (auto it = begin; it != middle; ++it)
-        first_half += token_mass(it->scaled, highest_);
-      if (first_half >= target) {
-        end = middle;
-      } else {
-        target -= first_half;
-        begin = middle;
-      }
-    }
-    std::sort(begin, end, comes_first);
-    for (auto it = begin; it != end; ++it) {
-      const std::uint64_t mass = token_mass(it->scaled, highest_);
-      if (mass >= target) {
-        cut_ = {it->scaled, it->id};
-        return;
-      }
-      target -= mass;
-    }
   }
 
   // ---- step 9 ----
@@ -330,7 +193,7 @@ private:
     const std::size_t end = std::min((block + 1) * row_block, base_.size());
     const bool whole = end == (block + 1) * row_block;
     if (whole
-        && !block_can_win(&base_[block * row_block], divisor_, best_, place(),
+        && !block_can_win(&base_[block * row_block], prepared_.divisor, best_, place(),
                           static_cast<std::uint32_t>(block * row_block)))
       return;
     for (std::size_t quad = block * row_block; quad < end; quad += 4) {
@@ -395,10 +258,10 @@ private:
   const sample_row& row_;
   sample_scratch& scratch_;
   std::span<const float> base_; // the caller's row or the copy in scratch
-  double divisor_;
+  prepared_row prepared_;       // the same with what the filters need
+  bool bad_patch_ = false;      // a token that became a patch was NaN or +infinity
   float highest_base_ = off;
   double highest_logit_ = off_double; // over base and patches
-  double highest_ = off_double;       // the same, scaled
   filter_cut cut_;
   double best_ = off_double;
   token_id best_id_ = std::numeric_limits<token_id>::max();

@@ -15,6 +15,10 @@ namespace {
 
 constexpr std::int64_t block_columns = 32; ///< one scale tile
 constexpr std::int64_t block_rows = 128;
+constexpr std::int64_t prefetch_bytes = 4096; ///< least distance of software prefetch
+constexpr std::int64_t result_rows = 8;       ///< most rows whose results wait for being rounded
+constexpr std::int64_t most_fused_rows = fused_rows > 1 ? result_rows : 1;
+constexpr std::int64_t few_rows = 24; ///< so many rows use four decoded weight rows at a time
 constexpr std::uint8_t largest_fused_scale = 246; ///< times 256 it is still finite
 
 /// One job with its prepared input.
@@ -76,17 +80,22 @@ void prepare_row(const linear_job& j, std::int64_t m, float* to, std::int64_t pa
   }
 }
 
-/// Scale bytes to floats, times `factor`. Returns the largest byte.
-std::uint8_t prepare_scales(const std::uint8_t* from, std::int64_t n, float factor, float* to) {
-  std::uint8_t largest = 0;
+/// Scale bytes to floats, times `factor`; asks for those that follow.
+void prepare_scales(const std::uint8_t* from, std::int64_t n, float factor, float* to) {
+  for (std::int64_t i = 0; i < n; i += 64)
+    __builtin_prefetch(from + n + i);
   std::int64_t i = 0;
   for (; i + lane_count <= n; i += lane_count)
     (load_e8m0(from + i) * f32x16::set(factor)).store(to + i);
   for (; i < n; ++i)
     to[i] = e8m0_to_f32(from[i]) * factor;
-  for (i = 0; i < n; ++i)
+}
+
+bool any_above(const std::uint8_t* from, std::int64_t n, std::uint8_t limit) {
+  std::uint8_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i)
     largest = from[i] > largest ? from[i] : largest;
-  return largest;
+  return largest > limit;
 }
 
 /// One unit: columns [n0, n1) of rows [m0, m1) of a job.
@@ -103,11 +112,11 @@ public:
         groups_(j_.w.in / 32),
         padded_(round_up(j_.w.in, lane_count)),
         result_(reinterpret_cast<float*>(scratch)),
-        scales_(result_ + panel_rows * block_columns),
+        scales_(result_ + result_rows * block_columns),
         panel_(scales_ + block_columns * round_up(groups_ + 1, lane_count)) {}
 
   static std::size_t scratch_bytes(std::int64_t in) {
-    const std::int64_t floats = panel_rows * block_columns
+    const std::int64_t floats = result_rows * block_columns
                                 + block_columns * round_up(in / 32 + 1, lane_count)
                                 + block_columns * round_up(in, lane_count);
     return static_cast<std::size_t>(floats) * sizeof(float);
@@ -136,12 +145,10 @@ private:
     const std::int64_t first = tiled() ? n0_ / 32 : n0_;
     const std::uint8_t* from = j_.w.scale + first * groups_; // those of the next row follow
     const bool fp8 = j_.w.kind != weight_kind::fp4_row32;
-    factor_ = fp8 && m1_ - m0_ <= fused_rows ? 256.0F : 1.0F;
-    if (prepare_scales(from, rows * groups_, factor_, scales_) <= largest_fused_scale || !fp8)
-      return true;
-    factor_ = 1.0F;
+    const bool fusible = !fp8 || !any_above(from, rows * groups_, largest_fused_scale);
+    factor_ = fp8 && fusible && m1_ - m0_ <= most_fused_rows ? 256.0F : 1.0F;
     prepare_scales(from, rows * groups_, factor_, scales_);
-    return false;
+    return fusible;
   }
 
   const float* scale_row(std::int64_t n) const {
@@ -169,74 +176,88 @@ private:
   template <class Row>
   DI_KERNEL_INLINE void run_as(bool may_fuse) {
     const std::int64_t rows = m1_ - m0_;
-    if (rows == 1 && may_fuse)
-      return fused<Row, 1, single_columns>();
-    if constexpr (fused_rows > 1) {
-      if (rows == 2 && may_fuse)
-        return fused<Row, 2, tile_columns>();
-      if (rows == 3 && may_fuse)
-        return fused<Row, 3, tile_columns>();
-      if (rows == 4 && may_fuse)
-        return fused<Row, 4, tile_columns>();
+    if (may_fuse && rows == 1)
+      return fused<Row, single_columns>();
+    if (may_fuse && rows <= most_fused_rows)
+      return fused<Row, tile_columns>();
+    // With few rows four decoded weight rows stay in the first-level cache until all have used
+    // them; with many the input does, over all columns of the unit.
+    const std::int64_t columns = rows <= few_rows ? tile_columns : block_columns;
+    for (std::int64_t n = n0_; n < n1_; n += columns) {
+      const std::int64_t end = least(n + columns, n1_);
+      decode<Row>(n, end);
+      tiles(n, end);
     }
-    decode<Row>();
-    tiles();
   }
 
-  template <class Row, int MR, int NR>
+  template <class Row, int NR>
   void fused() {
-    const float* x = w_.x + m0_ * w_.x_stride;
+    const std::int64_t bytes = row_bytes<Row>(), lead = most(NR * bytes, prefetch_bytes);
+    const std::int64_t tiles = (m1_ - m0_ + fused_rows - 1) / fused_rows;
     for (std::int64_t n = n0_; n < n1_; n += NR) {
       Row rows[NR];
 #pragma GCC unroll 8
       for (int i = 0; i < NR; ++i)
         rows[i] = row<Row>(least(n + i, n1_ - 1));
-      fused_tile<Row, MR, NR>(rows, x, w_.x_stride, j_.w.in, NR * row_bytes<Row>(),
-                              result_ + n - n0_, block_columns);
+      const auto* ahead = static_cast<const std::byte*>(j_.w.data) + n * bytes + lead;
+      for (std::int64_t t = 0; t < tiles; ++t) { // all but the first find the weights in the cache
+        const std::int64_t from = (m1_ - m0_) * t / tiles, to = (m1_ - m0_) * (t + 1) / tiles;
+        fused_tile_any<Row, NR>(to - from, rows, w_.x + (m0_ + from) * w_.x_stride, w_.x_stride,
+                                j_.w.in, ahead, result_ + from * block_columns + n - n0_,
+                                block_columns);
+      }
     }
-    store(m0_, MR);
+    store(m0_, m1_ - m0_, n0_, n1_);
   }
 
-  /// Weight rows of the unit to fp32, padded with zeros and, up to a whole tile, with row n1 - 1.
+  /// Weight rows [from, to) to fp32, zero-padded, and the last of them once more up to a whole
+  /// tile.
   template <class Row>
-  void decode() {
-    for (std::int64_t n = n0_; n < round_up(n1_ - n0_, tile_columns) + n0_; ++n) {
-      const Row from = row<Row>(least(n, n1_ - 1));
-      float* to = panel_ + (n - n0_) * padded_;
+  void decode(std::int64_t from, std::int64_t to) {
+    const std::int64_t bytes = row_bytes<Row>();
+    for (std::int64_t n = from; n < from + round_up(to - from, tile_columns); ++n) {
+      const Row source = row<Row>(least(n, to - 1));
+      const auto* ahead = static_cast<const std::byte*>(j_.w.data) + n * bytes + prefetch_bytes;
+      float* panel = panel_ + (n - from) * padded_;
       for (std::int64_t g = 0; g < groups_; ++g) {
         f32x16 a, b;
+        __builtin_prefetch(ahead + g * Row::group_bytes);
         if constexpr (std::is_same_v<Row, fp8_row>) {
-          const f32x16 s = f32x16::set(from.scale[g]), up = f32x16::set(256.0F / factor_);
-          a = (e4m3_256th(from.p + 32 * g) * up) * s;
-          b = (e4m3_256th(from.p + 32 * g + 16) * up) * s;
+          const f32x16 s = f32x16::set(source.scale[g]), up = f32x16::set(256.0F / factor_);
+          a = (e4m3_256th(source.p + 32 * g) * up) * s;
+          b = (e4m3_256th(source.p + 32 * g + 16) * up) * s;
         } else {
-          from.group(g, a, b);
+          source.group(g, a, b);
         }
-        a.store(to + 32 * g);
-        b.store(to + 32 * g + 16);
+        a.store(panel + 32 * g);
+        b.store(panel + 32 * g + 16);
       }
       for (std::int64_t k = 32 * groups_; k < j_.w.in; k += lane_count)
-        from.first(k, j_.w.in - k).store(to + k);
+        source.first(k, j_.w.in - k).store(panel + k);
     }
   }
 
-  void tiles() {
-    for (std::int64_t m = m0_; m < m1_; m += panel_rows) {
-      const std::int64_t rows = least(panel_rows, m1_ - m);
+  /// All rows of the unit times the decoded weight rows [from, to).
+  void tiles(std::int64_t from, std::int64_t to) {
+    const std::int64_t count = (m1_ - m0_ + panel_rows - 1) / panel_rows;
+    for (std::int64_t t = 0; t < count; ++t) { // tiles of nearly equal height
+      const std::int64_t m = m0_ + (m1_ - m0_) * t / count;
+      const std::int64_t rows = m0_ + (m1_ - m0_) * (t + 1) / count - m;
       const float* x = w_.x + m * w_.x_stride;
-      for (std::int64_t n = 0; n < n1_ - n0_; n += tile_columns)
+      for (std::int64_t n = 0; n < to - from; n += tile_columns)
         panel_tile_any(rows, panel_ + n * padded_, padded_, x, w_.x_stride, padded_, result_ + n,
                        block_columns);
-      store(m, rows);
+      store(m, rows, from, to);
     }
   }
 
-  void store(std::int64_t m, std::int64_t rows) const {
-    const std::int64_t n = n1_ - n0_;
+  /// result_[0 .. rows, 0 .. to - from) to y.
+  void store(std::int64_t m, std::int64_t rows, std::int64_t from, std::int64_t to) const {
+    const std::int64_t n = to - from;
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t c = 0; c < n; c += lane_count) {
         const f32x16 v = f32x16::load(result_ + r * block_columns + c);
-        const std::int64_t at = (m + r) * j_.y_stride + n0_ + c;
+        const std::int64_t at = (m + r) * j_.y_stride + from + c;
         if (j_.y_f32)
           store_first(static_cast<float*>(j_.y) + at, v, n - c);
         else
@@ -250,7 +271,7 @@ private:
   std::int64_t n0_, n1_, m0_, m1_;
   std::int64_t groups_, padded_;
   float factor_ = 1.0F; ///< already in scales_
-  float* result_;       ///< [panel_rows, block_columns]
+  float* result_;       ///< [result_rows, block_columns]
   float* scales_;       ///< [block_columns, groups] or one row of a tile
   float* panel_;        ///< [block_columns, padded]
 };

@@ -11,7 +11,7 @@ namespace di::kernels::DI_ISA {
 
 #if defined(DI_ISA_AVX512)
 inline constexpr int fused_rows = 4; ///< most input rows that read weights undecoded
-inline constexpr int panel_rows = 6; ///< input rows of a tile over decoded weights
+inline constexpr int panel_rows = 6; ///< most input rows of a tile over decoded weights
 inline constexpr int single_columns = 8;
 #elif defined(DI_ISA_AVX2)
 inline constexpr int fused_rows = 1;
@@ -26,7 +26,7 @@ inline constexpr int tile_columns = 4;
 
 struct f32_row {
   const float* p;
-  static constexpr std::int64_t groups_per_line = 1;
+  static constexpr std::int64_t group_bytes = 128;
 
   DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
     a = f32x16::load(p + 32 * g);
@@ -36,13 +36,11 @@ struct f32_row {
   DI_KERNEL_INLINE f32x16 first(std::int64_t k, std::int64_t n) const {
     return load_first(p + k, n);
   }
-
-  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 32 * g; }
 };
 
 struct bf16_row {
   const std::uint16_t* p;
-  static constexpr std::int64_t groups_per_line = 1;
+  static constexpr std::int64_t group_bytes = 64;
 
   DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
     a = load_bf16(p + 32 * g);
@@ -52,14 +50,12 @@ struct bf16_row {
   DI_KERNEL_INLINE f32x16 first(std::int64_t k, std::int64_t n) const {
     return load_bf16_first(p + k, n);
   }
-
-  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 32 * g; }
 };
 
 struct fp8_row {
   const std::uint8_t* p;
   const float* scale; ///< per 32, times 256
-  static constexpr std::int64_t groups_per_line = 2;
+  static constexpr std::int64_t group_bytes = 32;
 
   DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
     const f32x16 s = f32x16::set(scale[g]);
@@ -68,20 +64,18 @@ struct fp8_row {
   }
 
   DI_KERNEL_INLINE f32x16 first(std::int64_t, std::int64_t) const { return f32x16::zero(); }
-  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 32 * g; }
 };
 
 struct fp4_row {
   const std::uint8_t* p;
   const float* scale; ///< per 32
-  static constexpr std::int64_t groups_per_line = 4;
+  static constexpr std::int64_t group_bytes = 16;
 
   DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
     e2m1_split(p + 16 * g, e2m1_table(scale[g]), a, b);
   }
 
   DI_KERNEL_INLINE f32x16 first(std::int64_t, std::int64_t) const { return f32x16::zero(); }
-  DI_KERNEL_INLINE const void* address(std::int64_t g) const { return p + 16 * g; }
 };
 
 template <int MR, int NR>
@@ -123,22 +117,23 @@ DI_KERNEL_INLINE void add_group(const Row (&rows)[NR], const float* x, std::int6
 }
 
 /// Products of MR input rows with NR weight rows of `in` elements, read as they are stored.
-/// @param ahead  bytes from a row to the one that will be read next in its place (prefetch)
+/// @param ahead  where the weights that come later start, prefetched at the pace of these rows
 template <class Row, int MR, int NR>
 DI_KERNEL_INLINE void fused_tile(const Row (&rows)[NR], const float* x, std::int64_t x_stride,
-                                 std::int64_t in, std::int64_t ahead, float* out,
+                                 std::int64_t in, const std::byte* ahead, float* out,
                                  std::int64_t out_stride) {
-  constexpr std::int64_t line = Row::groups_per_line;
+  constexpr std::int64_t step = NR * Row::group_bytes; // bytes of a group of all rows
+  constexpr std::int64_t unroll = step >= 64 ? 1 : 64 / step;
   const std::int64_t groups = in / 32;
   accumulators<MR, NR> acc;
   acc.clear();
   std::int64_t g = 0;
-  for (; g + line <= groups; g += line) {
-#pragma GCC unroll 8
-    for (int n = 0; n < NR; ++n)
-      __builtin_prefetch(static_cast<const std::byte*>(rows[n].address(g)) + ahead);
+  for (; g + unroll <= groups; g += unroll) {
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < unroll * step; i += 64)
+      __builtin_prefetch(ahead + g * step + i);
 #pragma GCC unroll 4
-    for (std::int64_t i = 0; i < line; ++i)
+    for (std::int64_t i = 0; i < unroll; ++i)
       add_group(rows, x, x_stride, g + i, acc);
   }
   for (; g < groups; ++g)
@@ -152,6 +147,26 @@ DI_KERNEL_INLINE void fused_tile(const Row (&rows)[NR], const float* x, std::int
         acc.v[m][n] = fma(f32x16::load(x + m * x_stride + k), w, acc.v[m][n]);
     }
   acc.sums(out, out_stride);
+}
+
+/// fused_tile for any number of rows up to fused_rows; with eight columns one row only.
+template <class Row, int NR>
+DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], const float* x,
+                                     std::int64_t x_stride, std::int64_t in, const std::byte* ahead,
+                                     float* out, std::int64_t out_stride) {
+  if constexpr (fused_rows > 1 && NR == tile_columns) {
+    switch (rows) {
+    case 4:
+      return fused_tile<Row, 4, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    case 3:
+      return fused_tile<Row, 3, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    case 2:
+      return fused_tile<Row, 2, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    default:
+      break;
+    }
+  }
+  fused_tile<Row, 1, NR>(w, x, x_stride, in, ahead, out, out_stride);
 }
 
 /// The same over decoded weight rows w[0..3], each `padded` floats (a multiple of 16).

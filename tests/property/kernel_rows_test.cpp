@@ -4,6 +4,7 @@
 #include "kernels/stream.hpp"
 #include "tests/support/kernel_cases.hpp"
 #include "tests/support/kernel_tables.hpp"
+#include "tests/support/noise.hpp"
 
 #include <gtest/gtest.h>
 

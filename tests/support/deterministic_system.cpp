@@ -5,7 +5,7 @@
 #include <caf/actor_system.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 
-namespace di::testing {
+namespace di::test {
 namespace {
 
 caf::scheduler::test_coordinator& coordinator(actors::system& s) {
@@ -60,4 +60,4 @@ std::optional<envelope> deterministic_system::ask(envelope mail) {
   return std::nullopt;
 }
 
-} // namespace di::testing
+} // namespace di::test

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-namespace di::testing {
+namespace di::test {
 
 /// Nothing runs until run(), nothing becomes due until advance().
 class deterministic_system {
@@ -64,4 +64,4 @@ inline error refusal(const std::optional<envelope>& mail) {
   return mail->kind == mail_kind::failure && m ? error{m->code, m->what} : error{ec::ok, {}};
 }
 
-} // namespace di::testing
+} // namespace di::test

@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-namespace di::testing {
+namespace di::test {
 
 /// Delivers in the caller's thread. Thread-safe. Requests whose receiver ends are not bounced.
 class local_office final : public bus::post_office {
@@ -108,4 +108,4 @@ private:
   std::atomic<std::uint64_t> last_number_{0};
 };
 
-} // namespace di::testing
+} // namespace di::test

@@ -13,8 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using di::incarnation;
-using di::testing::answer_as;
-using di::testing::refusal;
+using di::test::answer_as;
+using di::test::refusal;
 namespace proto = di::proto;
 
 proto::process_entry rank_process(std::uint32_t r, std::uint64_t life) {
@@ -73,7 +73,7 @@ struct control_plane : ::testing::Test {
   std::optional<di::error> ended;
   std::vector<proto::view_committed> views;
   std::vector<proto::directory_snapshot> snapshots;
-  di::testing::deterministic_system world;
+  di::test::deterministic_system world;
 };
 
 TEST_F(control_plane, forms_the_group_when_all_are_there) {

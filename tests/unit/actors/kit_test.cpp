@@ -13,9 +13,9 @@
 namespace {
 
 using namespace std::chrono_literals;
-using di::testing::answer_as;
-using di::testing::deterministic_system;
-using di::testing::refusal;
+using di::test::answer_as;
+using di::test::deterministic_system;
+using di::test::refusal;
 
 struct add {
   static constexpr di::wire_id wire{0x8101};
@@ -258,7 +258,7 @@ TEST_F(kit, stops_after_the_mail_at_hand) {
 }
 
 TEST(kit_threads, runs_actors_on_real_threads_and_ends_them_all) {
-  di::testing::local_office office;
+  di::test::local_office office;
   std::promise<std::uint64_t> answer;
   office.bind("/test", [&](const di::envelope& m) { answer.set_value(m.body.as<sum>()->n); })
       .value();

@@ -20,6 +20,11 @@ struct thief { // takes a number of the bus
   DI_FIELDS(thief)
 };
 
+struct low { // outside the users' numbers
+  static constexpr di::wire_id wire{0x7FFF};
+  DI_FIELDS(low)
+};
+
 template <class M>
 struct core_of {
   explicit core_of(const di::actor_config& cfg) { (void)cfg.u64("n", 0); }
@@ -73,6 +78,24 @@ TEST(registry, keeps_the_numbers_of_the_bus) {
   EXPECT_EQ(
       types.add(di::actor_type_of<type_of<thief, 't'>>()).error().render(),
       "duplicate: actor kind 't': wire id 0x0001 of message thief is taken by request_failed");
+}
+
+TEST(registry, keeps_our_kinds_and_numbers_for_us) {
+  di::actors::registry types;
+  auto type = di::actor_type_of<first>();
+  type.kind = "rank";
+  EXPECT_EQ(types.add(type).error().render(), "duplicate: actor kind 'rank' is built in");
+  EXPECT_EQ(
+      types.add(di::actor_type_of<type_of<low, 'l'>>()).error().render(),
+      "bad_argument: actor kind 'l': message low has wire id 0x7fff; users have 0x8000 and up");
+}
+
+TEST(registry, gives_the_codecs_of_all_its_messages) {
+  di::actors::registry types;
+  types.add(di::actor_type_of<first>()).value();
+  const auto codecs = types.codecs();
+  EXPECT_NE(codecs->find(ping::wire), nullptr);
+  EXPECT_NE(codecs->find(di::proto::step_finished::wire), nullptr);
 }
 
 TEST(registry, checks_the_config_when_it_makes_a_core) {

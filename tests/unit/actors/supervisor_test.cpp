@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using di::actors::child_spec;
 using di::engine::restart_strategy;
-using di::testing::answer_as;
+using di::test::answer_as;
 
 struct spoil {
   static constexpr di::wire_id wire{0x8301};
@@ -89,7 +89,7 @@ struct supervisor_tree : ::testing::Test {
 
   di::actors::registry types;
   std::optional<di::error> ended;
-  di::testing::deterministic_system world;
+  di::test::deterministic_system world;
   di::actors::local_launcher launcher{world.system, types};
 };
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes without actors: how runs start, end and clean up. Usage: cluster_test.py FAKE_LAUNCH SOURCE_DIR"""
 import glob
+import json
 import os
 import re
 import select
@@ -29,8 +30,10 @@ class Run:
 
     def __init__(self, act, topology=LOCAL4, sets=()):
         self.home = tempfile.mkdtemp(prefix="dit")
-        env = dict(os.environ, DI_FAKE=act, XDG_RUNTIME_DIR=self.home)
+        self.token = self.home + ".token"
+        env = dict(os.environ, DI_FAKE=act, XDG_RUNTIME_DIR=self.home, DI_TOKEN=self.token)
         self.p = subprocess.Popen([FAKE, "run", topology, *sets], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.act = act
         self.text = ""
         self.pids = {}
 
@@ -207,6 +210,87 @@ class ClusterTest(unittest.TestCase):
         run.p.send_signal(signal.SIGTERM)
         run.finish()
         self.clean(run)
+
+    def agent(self, run, **variables):
+        env = dict(os.environ, DI_FAKE=run.act, XDG_RUNTIME_DIR=run.home, **variables)
+        return subprocess.Popen([FAKE, "agent", run.token], env=env, stderr=subprocess.PIPE, text=True)
+
+    def test_takes_agents_as_nodes(self):
+        run = Run("", TWO_NODES, ["cluster.launcher=agent"])
+        agent = self.agent(run)  # it may come before the token does
+        run.all_started()
+        self.assertEqual(os.stat(run.token).st_mode & 0o777, 0o600)
+        run.until(lambda r: "all 5 processes are ready" in r.text)
+        os.kill(run.pids["control"], signal.SIGKILL)
+        code, _, last = run.finish()
+        self.assertEqual(code, 3)
+        self.assertIn("control (pid", last)
+        _, err = agent.communicate(timeout=10)
+        self.assertEqual((agent.returncode, err), (0, ""))
+        self.assertFalse(os.path.exists(run.token))
+        self.clean(run)
+
+    def test_takes_agents_under_slurm(self):
+        run = Run("", TWO_NODES, ["cluster.launcher=agent", "cluster.nodes[1].host=node17", "cluster.nodes[1].address=127.0.0.1", "cluster.nodes[0].address=127.0.0.1"])
+        wrong = self.agent(run, SLURM_NODEID="7", SLURMD_NODENAME="node17")
+        _, err = wrong.communicate(timeout=10)
+        self.assertEqual(wrong.returncode, 3)
+        self.assertIn("there is no node 7; the cluster has 2", err)
+        stranger = self.agent(run)
+        _, err = stranger.communicate(timeout=10)
+        self.assertEqual(stranger.returncode, 3)
+        self.assertIn("no free node of the cluster is on host", err)
+        agent = self.agent(run, SLURM_NODEID="1", SLURMD_NODENAME="node17")
+        run.until(lambda r: "all 5 processes are ready" in r.text)
+        self.assertIn("node 1 is there: host", run.text)
+        run.p.send_signal(signal.SIGTERM)
+        run.finish()
+        agent.communicate(timeout=10)
+        self.assertEqual(agent.returncode, 0)
+        self.clean(run)
+
+    def test_ends_when_an_agent_is_killed_and_ends_agents_when_the_launcher_is(self):
+        run = Run("", TWO_NODES, ["cluster.launcher=agent"])
+        agent = self.agent(run)
+        run.all_started()
+        agent.kill()
+        agent.communicate()
+        code, _, last = run.finish(10)
+        self.assertEqual(code, 3)
+        self.assertRegex(last, r"agent of node 1|rank [23]")
+        self.clean(run)
+        run = Run("", TWO_NODES, ["cluster.launcher=agent"])
+        agent = self.agent(run)
+        run.all_started()
+        run.p.kill()
+        run.p.wait()
+        agent.communicate(timeout=10)
+        self.assertEqual(agent.returncode, 3)
+        self.assertFalse([p for p in run.pids.values() if alive(p)])
+
+    def test_refuses_a_token_that_others_can_read_and_one_with_foreign_keys(self):
+        run = Run("", TWO_NODES, ["cluster.launcher=agent"])
+        run.until(lambda r: "waiting for 1 agents" in r.text)
+        os.chmod(run.token, 0o644)
+        agent = self.agent(run)
+        _, err = agent.communicate(timeout=10)
+        self.assertEqual(agent.returncode, 2)
+        self.assertIn("has mode 644: others may read it", err)
+        os.chmod(run.token, 0o600)
+        other = Run("", TWO_NODES, ["cluster.launcher=agent"])
+        other.until(lambda r: "waiting for 1 agents" in r.text)
+        mine, theirs = json.load(open(run.token)), json.load(open(other.token))
+        mine["public"], mine["secret"] = theirs["public"], theirs["secret"]
+        with open(run.token, "w") as f:
+            json.dump(mine, f)
+        agent = self.agent(run)
+        _, err = agent.communicate(timeout=15)
+        self.assertEqual(agent.returncode, 3)
+        self.assertRegex(err, "deadline_exceeded|peer_lost")
+        for r in (run, other):
+            r.p.send_signal(signal.SIGTERM)
+            r.finish()
+            self.clean(r)
 
 
 if __name__ == "__main__":

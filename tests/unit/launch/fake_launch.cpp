@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stand-in for dilaunch whose children have no actors: they say bound and ready, then do what
 // DI_FAKE tells: "control=done,rank 1=exit7". Tests of processes, signals and ends use it.
+#include "launch/agent.hpp"
 #include "launch/boot.hpp"
 #include "launch/cluster.hpp"
 #include "launch/node.hpp"
@@ -80,6 +81,7 @@ int run(int argc, char** argv) {
   o.config = *t;
   o.program = own_program().value();
   o.log_level = "info";
+  o.token_file = std::getenv("DI_TOKEN") ? std::getenv("DI_TOKEN") : "";
   return run_cluster(std::move(o));
 }
 
@@ -95,6 +97,14 @@ int main(int argc, char** argv) {
     return di::launch::serve_node(
         {static_cast<std::uint32_t>(std::atoi(argv[3])), di::launch::own_program().value()},
         *voice);
+  }
+  if (argc >= 3 && argv[1] == "agent"s) {
+    di::launch::agent_options o;
+    o.token_file = argv[2];
+    o.host = argc > 3 ? argv[3] : "";
+    o.wait = std::chrono::seconds{5};
+    di::launch::take_slurm(o);
+    return di::launch::run_agent(o);
   }
   if (argc >= 3 && argv[1] == "run"s)
     return di::launch::run(argc, argv);

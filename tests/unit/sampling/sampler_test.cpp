@@ -164,6 +164,11 @@ TEST(sampler, refuses_rows_that_leave_nothing_or_hold_nan) {
             "bad_argument: no token is allowed at position 9 (output 0)");
   row[1] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(s.pick({.logits = row}, scratch).error().code, ec::internal);
+  sampling_params biased = greedy(); // a bad value does not hide behind a patch
+  biased.logit_bias = {{1, 2.0}};
+  row[0] = 1;
+  EXPECT_EQ(sampler::make(biased, 3, eos).value().pick({.logits = row}, scratch).error().code,
+            ec::internal);
   row.resize(2);
   EXPECT_EQ(s.pick({.logits = row}, scratch).error().code, ec::bad_shape);
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins gateway_core with lines and text.
+#include "actors/batch_gateway.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <unistd.h>
+
+namespace di::actors {
+
+namespace {
+constexpr duration show_every = std::chrono::milliseconds{200};
+}
+
+batch_gateway_actor::batch_gateway_actor(batch_parts parts)
+    : parts_{std::move(parts)},
+      entries_{std::move(parts_.work.entries)},
+      core_{parts_.options, std::move(parts_.work.requests)} {
+  for (const engine::batch_entry& e : entries_)
+    refused_ += e.refused.has_value();
+}
+
+/// What has ended is not lost because something before it has not.
+batch_gateway_actor::~batch_gateway_actor() {
+  if (finished_ || !begun_)
+    return;
+  for (; written_ < entries_.size(); ++written_) {
+    const engine::batch_entry& entry = entries_[written_];
+    std::string line;
+    if (entry.refused) {
+      line = render_refusal(entry);
+    } else {
+      auto choices = core_.take_anyway();
+      if (!choices)
+        return;
+      bool whole = true;
+      for (const engine::collected_choice& c : *choices)
+        whole = whole && c.end.reason != proto::finish_reason::none;
+      if (!whole)
+        continue;
+      line = render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids);
+    }
+    if (!parts_.write(line + '\n'))
+      return;
+  }
+}
+
+result<void> batch_gateway_actor::begin(instant now, outbox& out) {
+  if (!begun_) {
+    begun_ = true;
+    began_ = now;
+    if (parts_.show)
+      out.arm({show_due, 0}, show_every);
+  }
+  DI_TRY_VOID(write_ready());
+  finish_if_done(now);
+  return {};
+}
+
+result<void> batch_gateway_actor::on(const proto::start_batch& m, instant now, outbox& out) {
+  DI_TRY_VOID(core_.on(m, now, out));
+  return begin(now, out);
+}
+
+result<void> batch_gateway_actor::on(const proto::placement_settled& m, instant now, outbox& out) {
+  DI_TRY_VOID(core_.on(m, now, out));
+  return begin(now, out);
+}
+
+result<void> batch_gateway_actor::on(const proto::request_opened& m, instant now, outbox& out) {
+  return core_.on(m, now, out);
+}
+
+result<void> batch_gateway_actor::on(const proto::request_closed& m, instant now, outbox& out) {
+  DI_TRY_VOID(core_.on(m, now, out));
+  DI_TRY_VOID(write_ready());
+  finish_if_done(now);
+  return {};
+}
+
+result<void> batch_gateway_actor::on(const proto::tokens_released& m, instant now, outbox& out) {
+  DI_TRY_VOID(core_.on(m, now, out));
+  DI_TRY_VOID(write_ready());
+  finish_if_done(now);
+  return {};
+}
+
+result<void> batch_gateway_actor::on_due(timer which, instant now, outbox& out) {
+  if (which.kind != show_due)
+    return core_.on_due(which, now, out);
+  show(now);
+  if (!finished_)
+    out.arm({show_due, 0}, show_every);
+  return {};
+}
+
+result<void> batch_gateway_actor::write_ready() {
+  for (; written_ < entries_.size(); ++written_) {
+    const engine::batch_entry& entry = entries_[written_];
+    if (entry.refused) {
+      DI_TRY_VOID(parts_.write(render_refusal(entry) + '\n'));
+      continue;
+    }
+    const auto choices = core_.take_finished();
+    if (!choices)
+      return {};
+    DI_TRY_VOID(parts_.write(render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids)
+                             + '\n'));
+  }
+  return {};
+}
+
+void batch_gateway_actor::show(instant now) {
+  if (!parts_.show || finished_)
+    return;
+  const proto::gateway_state s = core_.state();
+  const double seconds = static_cast<double>((now - began_).count()) * 1e-9;
+  const double rate = seconds > 0 ? static_cast<double>(s.output_tokens) / seconds : 0;
+  parts_.show(fmt::format("{}/{} prompts, {} open, {} failed, {} tokens, {:.1f} tokens/s",
+                          s.finished + refused_, entries_.size(), s.open, s.failed + refused_,
+                          s.output_tokens, rate));
+}
+
+void batch_gateway_actor::finish_if_done(instant now) {
+  if (finished_ || written_ < entries_.size())
+    return;
+  show(now);
+  finished_ = true;
+  const proto::gateway_state s = core_.state();
+  proto::batch_finished done;
+  done.prompts = entries_.size();
+  done.failed = s.failed + refused_;
+  done.output_tokens = s.output_tokens;
+  for (const engine::batch_entry& e : entries_)
+    done.prompt_tokens += e.prompt_tokens;
+  done.elapsed_us = static_cast<std::uint64_t>((now - began_).count() / 1000);
+  if (parts_.finished)
+    parts_.finished(done);
+}
+
+std::unique_ptr<core_handle> make_batch_gateway(batch_parts parts) {
+  return wrap_core<batch_gateway>(std::move(parts));
+}
+
+std::function<result<void>(std::string_view)> descriptor_writer(int fd) {
+  return [fd](std::string_view text) -> result<void> {
+    while (!text.empty()) {
+      const ssize_t n = ::write(fd, text.data(), text.size());
+      if (n >= 0) {
+        text.remove_prefix(static_cast<std::size_t>(n));
+      } else if (errno == EAGAIN) {
+        pollfd ready{fd, POLLOUT, 0};
+        ::poll(&ready, 1, -1);
+      } else if (errno != EINTR) {
+        return fail(ec::io_error, "output: write failed: {}", std::strerror(errno));
+      }
+    }
+    return {};
+  };
+}
+
+} // namespace di::actors

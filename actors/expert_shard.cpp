@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// EXPERT_SHARD's loop: slices in, grouped GEMMs, answers out.
+#include "actors/expert_shard.hpp"
+
+namespace di::actors {
+
+expert_shard_actor::expert_shard_actor(shard_parts parts)
+    : parts_{std::move(parts)}, core_{parts_.options} {
+}
+
+void expert_shard_actor::wake(outbox& out) {
+  if (work_sent_ || !core_.has_work())
+    return;
+  work_sent_ = true;
+  out.send(engine::shard_path(parts_.options.rank), proto::work_due{++turn_});
+}
+
+result<void> expert_shard_actor::on(const proto::expert_batch& m, instant now, outbox& out) {
+  DI_TRY_VOID(core_.on(m, now, out));
+  wake(out);
+  return {};
+}
+
+result<void> expert_shard_actor::on(const proto::ask_call& m, instant now, outbox& out) {
+  return core_.on(m, now, out);
+}
+
+result<void> expert_shard_actor::on(const proto::placement_published& m, instant, outbox& out) {
+  DI_TRY(engine::placement made, engine::placement::from(m));
+  core_.install(std::make_shared<const engine::placement>(std::move(made)));
+  out.send("/control/rebalancer",
+           proto::placement_installed{engine::shard_path(parts_.options.rank), core_.version(),
+                                      parts_.options.life});
+  return {};
+}
+
+result<void> expert_shard_actor::on(const proto::work_due&, instant, outbox& out) {
+  work_sent_ = false;
+  if (!core_.has_work())
+    return {};
+  const engine::expert_slice& slice = core_.next_slice();
+  std::size_t used = 0;
+  for (const engine::slice_entry& e : slice.entries) { // by ascending expert
+    const proto::expert_batch& m = e.call->batch;
+    const expert_id expert{m.expert[e.entry]};
+    if (used == 0 || jobs_[used - 1].expert != expert) {
+      if (used == jobs_.size())
+        jobs_.emplace_back();
+      engine::expert_job& fresh = jobs_[used++];
+      fresh.layer = slice.layer;
+      fresh.expert = expert;
+      fresh.codes.clear();
+      fresh.scales.clear();
+      fresh.weights.clear();
+      fresh.out.clear();
+    }
+    engine::expert_job& job = jobs_[used - 1];
+    const std::size_t row = m.row[e.entry];
+    job.codes.push_back(m.codes.as<std::uint8_t>().data() + row * m.hidden);
+    job.scales.push_back(m.scales.as<std::uint8_t>().data() + row * (m.hidden / 32));
+    job.weights.push_back(m.weight[e.entry]);
+    job.out.push_back(e.call->rows.data() + std::size_t{e.entry} * m.hidden);
+  }
+  if (const auto done = parts_.runner->run(std::span{jobs_}.first(used)); done)
+    core_.finish_slice(out);
+  else
+    core_.fail_slice(done.error(), out);
+  wake(out);
+  return {};
+}
+
+result<proto::shard_state> expert_shard_actor::on(const proto::get_shard&) const {
+  return core_.state();
+}
+
+} // namespace di::actors

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// RANK: owns a device's step runner and the KV of its sequences, runs the step loop, and asks
+// EXPERT_SHARD actors for routed experts in between. Spawned detached.
+#pragma once
+
+#include "actors/kit.hpp"
+#include "engine/core/expert_call_core.hpp"
+#include "engine/core/rank_core.hpp"
+#include "engine/kv/page_pool.hpp"
+#include "engine/model/kv_layout.hpp"
+#include "engine/model/sequence_state.hpp"
+#include "engine/model/step.hpp"
+#include "messaging/proto/expert_shard.hpp"
+#include "messaging/proto/journal.hpp"
+#include "messaging/proto/rank.hpp"
+
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+namespace di::actors {
+
+/// What a RANK is made of.
+struct rank_parts {
+  engine::rank_options options;                ///< kv_tokens and page_tokens as the pool has them
+  std::shared_ptr<engine::step_runner> runner; ///< used on the actor's thread only
+  engine::sampler_factory samplers;
+  engine::kv_layout layout;
+  std::unique_ptr<engine::page_pool> pool;
+  duration ask_after = std::chrono::milliseconds{500}; ///< expert calls without an answer
+  address listeners = topic_address;                   ///< gets step_finished; empty: nobody
+};
+
+/// One step at a time:
+///
+///   idle --work_due--> computing --layer's MoE--> waits for experts --last answer--> computing
+///   computing --done--> sampling --commit--> idle (and work_due if there is more)
+///
+/// Between two layers the mailbox is read, so a rank answers while it waits. A step that cannot be
+/// computed ends its sequences with the error; the rank lives on.
+class rank_actor {
+public:
+  explicit rank_actor(rank_parts parts);
+
+  result<void> on(const proto::assign_request& m, instant now, outbox& out);
+  result<void> on(const proto::withdraw_request& m, instant now, outbox& out);
+  result<void> on(const proto::commit_accepted& m, instant now, outbox& out);
+  result<void> on(const proto::commit_refused& m, instant now, outbox& out);
+  result<void> on(const proto::drain_rank& m, instant now, outbox& out);
+  result<void> on(const proto::placement_published& m, instant now, outbox& out);
+  result<void> on(const proto::expert_rows& m, instant now, outbox& out);
+  result<void> on(const proto::expert_moved& m, instant now, outbox& out);
+  result<void> on(const proto::expert_failed& m, instant now, outbox& out);
+  result<void> on(const proto::call_known& m, instant now, outbox& out);
+  result<void> on(const proto::work_due& m, instant now, outbox& out);
+  result<proto::rank_state> on(const proto::get_rank& m) const;
+  result<void> on_due(timer which, instant now, outbox& out);
+  void check() const;
+
+private:
+  enum timer_kind : std::uint32_t { ask_due = 100 };
+  enum class phase : std::uint8_t { idle, experts };
+
+  void wake(outbox& out);
+  void drop_states();
+  result<engine::step_state> start_step();
+  void go_on(result<engine::step_state> state, outbox& out);
+  result<bool> ask_experts(outbox& out);
+  void send_calls(outbox& out);
+  proto::expert_batch batch_of(const engine::expert_call& call) const;
+  void finish_step(outbox& out);
+  void fail_step(const error& why, outbox& out);
+  void resume_if_complete(outbox& out);
+  template <class F>
+  result<engine::step_state> timed(F&& compute);
+
+  rank_parts parts_;
+  engine::rank_core core_;
+  engine::expert_call_core calls_;
+  std::unordered_map<engine::sequence_key, std::unique_ptr<engine::sequence_state>> states_;
+  phase phase_ = phase::idle;
+  engine::step_plan plan_;
+  instant step_began_;
+  std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
+  bool work_sent_ = false, ask_armed_ = false;
+};
+
+struct rank {
+  static constexpr auto kind = "rank";
+  using core = rank_actor;
+  using protocol = di::protocol<reacts_to<proto::assign_request>,      // serve this
+                                reacts_to<proto::withdraw_request>,    // stop serving this
+                                reacts_to<proto::commit_accepted>,     // recorded up to here
+                                reacts_to<proto::commit_refused>,      // another attempt counts
+                                reacts_to<proto::drain_rank>,          // no new requests
+                                reacts_to<proto::placement_published>, // where experts live
+                                reacts_to<proto::expert_rows>,         // an answer
+                                reacts_to<proto::expert_moved>,        // ask elsewhere
+                                reacts_to<proto::expert_failed>,       // a call that made no sense
+                                reacts_to<proto::call_known>,          // what became of a late call
+                                reacts_to<proto::work_due>,            // go on
+                                replies_to<proto::get_rank>::with<proto::rank_state>>;
+};
+
+/// Ready for system::spawn(). Made in serving.cpp.
+std::unique_ptr<core_handle> make_rank(rank_parts parts);
+
+} // namespace di::actors

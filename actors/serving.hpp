@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SCHEDULER, JOURNAL and REBALANCER: generic shells over their cores, spawned in the control
+// process with options made from the topology.
+#pragma once
+
+#include "actors/kit.hpp"
+#include "engine/core/journal_core.hpp"
+#include "engine/core/rebalancer_core.hpp"
+#include "engine/core/scheduler_core.hpp"
+
+#include <memory>
+
+namespace di::actors {
+
+struct scheduler {
+  static constexpr auto kind = "scheduler";
+  using core = engine::scheduler_core;
+  using protocol = di::protocol<reacts_to<proto::placement_settled>,  // ranks that may be used
+                                reacts_to<proto::admit_request>,      // find a rank
+                                reacts_to<proto::rank_load>,          // how busy a rank is
+                                reacts_to<proto::request_taken>,      // a rank has it
+                                reacts_to<proto::request_settled>,    // a rank is done with it
+                                reacts_to<proto::assignment_refused>, // a rank will not
+                                reacts_to<proto::release_request>,    // nobody needs it any more
+                                replies_to<proto::get_schedule>::with<proto::schedule>>;
+};
+
+struct journal {
+  static constexpr auto kind = "journal";
+  using core = engine::journal_core;
+  using protocol = di::protocol<reacts_to<proto::open_request>,         // a request begins
+                                reacts_to<proto::request_admitted>,     // SCHEDULER keeps it
+                                reacts_to<proto::admission_refused>,    // nobody serves it
+                                reacts_to<proto::tokens_committed>,     // computed
+                                reacts_to<proto::release_acknowledged>, // shown
+                                reacts_to<proto::cancel_request>,       // the client left
+                                replies_to<proto::get_journal>::with<proto::journal_state>>;
+};
+
+struct rebalancer {
+  static constexpr auto kind = "rebalancer";
+  using core = engine::rebalancer_core;
+  using protocol = di::protocol<reacts_to<proto::view_committed>,       // who is in
+                                reacts_to<proto::placement_installed>>; // who follows
+};
+
+/// Cores behind the kit's face, ready for system::spawn(). Made in serving.cpp, so that callers
+/// instantiate nothing.
+std::unique_ptr<core_handle> make_scheduler(engine::scheduler_options options);
+std::unique_ptr<core_handle> make_journal(engine::journal_options options);
+std::unique_ptr<core_handle> make_rebalancer(engine::rebalancer_options options);
+
+} // namespace di::actors

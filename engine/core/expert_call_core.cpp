@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouping the rows of a layer by holder, and following them until each is answered once.
+#include "engine/core/expert_call_core.hpp"
+
+#include <algorithm>
+
+namespace di::engine {
+
+void expert_call_core::install(std::shared_ptr<const placement> p) {
+  if (placement_ && p->version() <= placement_->version())
+    return;
+  placement_ = std::move(p);
+  moved_.clear();
+  route(std::exchange(parked_, {}));
+}
+
+result<void> expert_call_core::begin(const layer_demand& demand) {
+  DI_CHECK(complete());
+  DI_CHECK(placement_ != nullptr);
+  const std::uint32_t experts = placement_->experts(demand.layer);
+  layer_ = demand.layer;
+  std::vector<call_entry> entries;
+  entries.reserve(demand.experts.size());
+  for (std::uint32_t slot = 0; slot < demand.experts.size(); ++slot) {
+    const std::int32_t expert = demand.experts[slot];
+    if (expert < 0 || static_cast<std::uint32_t>(expert) >= experts)
+      return fail(ec::bad_argument, "layer {} routes to expert {}, the placement has {}",
+                  demand.layer.v, expert, experts);
+    entries.push_back({slot / demand.experts_per_token, static_cast<std::uint32_t>(expert), slot});
+  }
+  entries_total_ = entries.size();
+  entries_done_ = 0;
+  route(entries);
+  return {};
+}
+
+/// Spreads entries over new calls, one per holder; parks those that nobody alive holds.
+void expert_call_core::route(const std::vector<call_entry>& entries) {
+  if (entries.empty())
+    return;
+  const std::size_t self = placement_->index_of(self_).value_or(0);
+  const auto refuses = [this](std::size_t index) {
+    const placed_rank r = placement_->rank_at(index);
+    return dead_.contains({r.rank, r.life}) || moved_.contains({r.rank, r.life});
+  };
+  std::map<std::size_t, std::unique_ptr<expert_call>> by_target;
+  for (const call_entry& entry : entries) {
+    std::size_t target = placement_->serving(self, layer_, entry.expert);
+    if (refuses(target)) {
+      const auto holders = placement_->holders(layer_, entry.expert);
+      const auto other = std::find_if(holders.begin(), holders.end(),
+                                      [&](std::uint32_t index) { return !refuses(index); });
+      if (other == holders.end()) {
+        parked_.push_back(entry);
+        continue;
+      }
+      target = *other;
+    }
+    auto& call = by_target[target];
+    if (!call) {
+      call = std::make_unique<expert_call>();
+      call->id = call_id{next_call_++};
+      call->target = target;
+      call->holder = placement_->rank_at(target);
+      call->layer = layer_;
+      call->local = call->holder.rank == self_;
+    }
+    if (call->rows.empty() || call->rows.back() != entry.row)
+      call->rows.push_back(entry.row);
+    call->entries.push_back(entry);
+  }
+  for (auto& [target, call] : by_target) {
+    unsent_.push_back(call->id);
+    open_.emplace(call->id, std::move(call));
+  }
+}
+
+std::vector<const expert_call*> expert_call_core::take_unsent(instant now) {
+  std::vector<const expert_call*> calls;
+  for (const call_id id : std::exchange(unsent_, {}))
+    if (const auto at = open_.find(id); at != open_.end()) {
+      at->second->sent = now;
+      calls.push_back(at->second.get());
+    }
+  return calls;
+}
+
+std::unique_ptr<expert_call> expert_call_core::close(call_id id) {
+  const auto at = open_.find(id);
+  if (at == open_.end())
+    return nullptr;
+  auto call = std::move(at->second);
+  open_.erase(at);
+  return call;
+}
+
+std::unique_ptr<expert_call> expert_call_core::answered(call_id id, std::size_t entries) {
+  const auto at = open_.find(id);
+  if (at == open_.end() || at->second->entries.size() != entries)
+    return nullptr;
+  entries_done_ += entries;
+  return close(id);
+}
+
+void expert_call_core::moved(const proto::expert_moved& m) {
+  auto call = close(m.call);
+  if (!call)
+    return;
+  // Whoever refuses is not asked again before a newer placement says what it holds.
+  moved_.insert({call->holder.rank, call->holder.life});
+  route(call->entries);
+}
+
+void expert_call_core::lost(rank_id rank, incarnation life) {
+  dead_.insert({rank, life});
+  std::vector<call_entry> orphans;
+  for (auto at = open_.begin(); at != open_.end();) {
+    if (at->second->holder == placed_rank{rank, life}) {
+      orphans.insert(orphans.end(), at->second->entries.begin(), at->second->entries.end());
+      at = open_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  std::sort(orphans.begin(), orphans.end(),
+            [](const call_entry& a, const call_entry& b) { return a.slot < b.slot; });
+  if (placement_)
+    route(orphans);
+}
+
+void expert_call_core::forgotten(call_id id) {
+  if (open_.contains(id) && std::find(unsent_.begin(), unsent_.end(), id) == unsent_.end())
+    unsent_.push_back(id);
+}
+
+void expert_call_core::abandon() {
+  open_.clear();
+  unsent_.clear();
+  parked_.clear();
+  entries_total_ = entries_done_ = 0;
+}
+
+std::vector<const expert_call*> expert_call_core::take_late(instant now) {
+  std::vector<const expert_call*> late;
+  for (auto& [id, call] : open_)
+    if (now - call->sent >= ask_after_) {
+      call->sent = now;
+      late.push_back(call.get());
+    }
+  return late;
+}
+
+void expert_call_core::check() const {
+  std::size_t open = 0;
+  std::set<std::uint32_t> slots;
+  const auto add = [&slots](const call_entry& e) { DI_CHECK(slots.insert(e.slot).second); };
+  for (const auto& [id, call] : open_) {
+    open += call->entries.size();
+    DI_CHECK(!(dead_.contains({call->holder.rank, call->holder.life})));
+    for (std::size_t i = 0; i < call->entries.size(); ++i) {
+      add(call->entries[i]);
+      DI_CHECK(i == 0 || call->entries[i - 1].slot < call->entries[i].slot);
+    }
+  }
+  for (const call_entry& e : parked_)
+    add(e);
+  DI_CHECK_EQ(open + parked_.size() + entries_done_, entries_total_);
+}
+
+} // namespace di::engine

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's side of expert calls: which rank is asked for which rows of a layer, which answers
+// count, and what is asked again when a holder is gone or has moved.
+#pragma once
+
+#include "engine/moe/placement.hpp"
+#include "messaging/base/env.hpp"
+#include "messaging/proto/expert_shard.hpp"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+namespace di::engine {
+
+/// One routed row of a layer: what is asked, and where the answer belongs.
+struct call_entry {
+  std::uint32_t row = 0;    ///< of the demand
+  std::uint32_t expert = 0; ///< routed expert
+  std::uint32_t slot = 0;   ///< row * experts_per_token + place: index into the demand's answers
+};
+
+/// A call to one holder. Entries by row, then ascending expert.
+struct expert_call {
+  call_id id;
+  std::size_t target = 0; ///< index in the placement it was made under
+  placed_rank holder;
+  layer_id layer;
+  bool local = false;              ///< the caller's own shard
+  std::vector<std::uint32_t> rows; ///< distinct rows of the demand, ascending
+  std::vector<call_entry> entries;
+  instant sent; ///< last time that it or a question about it was sent
+};
+
+/// What a layer asks for; copied, as routing outlives a re-send.
+struct layer_demand {
+  layer_id layer;
+  std::uint32_t rows = 0, experts_per_token = 0;
+  std::span<const std::int32_t> experts; ///< [rows, experts_per_token], ascending in each row
+};
+
+/// One layer at a time. An entry is in exactly one of three places until its answer is taken:
+///
+///   open call --answered--> done
+///   open call --holder lost or moved--> (new call to another holder) or parked
+///   parked --newer placement with a holder--> new call
+///
+/// A call is repeated to the same incarnation only if that says that it does not have it. Owned by
+/// the RANK shell; used on its thread only.
+class expert_call_core {
+public:
+  expert_call_core(rank_id self, duration ask_after) : self_{self}, ask_after_{ask_after} {}
+
+  /// Follows a newer placement; an older one is ignored. Parked entries find their new holders.
+  void install(std::shared_ptr<const placement> p);
+  const placement* current() const noexcept { return placement_.get(); }
+
+  /// Begins a layer. @pre complete() and current()
+  /// @errors bad_argument: an expert that the placement does not know
+  result<void> begin(const layer_demand& demand);
+  /// Calls to send now, each given once; valid until the next call of a non-const member.
+  std::vector<const expert_call*> take_unsent(instant now);
+
+  /// An answer came. @return the call to scatter, removed from the open ones; null if it is late,
+  /// unknown or of the wrong size: to be ignored
+  /// @param entries  rows that the answer has
+  std::unique_ptr<expert_call> answered(call_id id, std::size_t entries);
+  /// The holder does not have these experts. Nothing was computed.
+  void moved(const proto::expert_moved& m);
+  /// A rank's life ended: its open calls go elsewhere.
+  void lost(rank_id rank, incarnation life);
+  /// The holder says that it does not know the call (it or its answer was lost): send it again.
+  void forgotten(call_id id);
+  /// Gives up the layer: late answers are dropped. After an error of a step.
+  void abandon();
+  bool is_open(call_id id) const { return open_.contains(id); }
+
+  /// Calls that are late, to be asked about; counts them as asked.
+  std::vector<const expert_call*> take_late(instant now);
+  /// Every entry is answered (or nothing was begun).
+  bool complete() const noexcept { return open_.empty() && parked_.empty(); }
+  std::size_t open() const noexcept { return open_.size(); }
+  std::size_t parked() const noexcept { return parked_.size(); }
+  /// @param total  entries of the layer
+  void check() const;
+
+private:
+  void route(const std::vector<call_entry>& entries);
+  std::unique_ptr<expert_call> close(call_id id);
+
+  rank_id self_;
+  duration ask_after_;
+  std::shared_ptr<const placement> placement_;
+  layer_id layer_;
+  std::uint64_t next_call_ = 1;
+  std::map<call_id, std::unique_ptr<expert_call>> open_;
+  std::vector<call_id> unsent_;
+  std::vector<call_entry> parked_;
+  std::set<std::pair<rank_id, incarnation>> dead_;
+  std::set<std::pair<rank_id, incarnation>> moved_; ///< refused something under this placement
+  std::size_t entries_total_ = 0, entries_done_ = 0;
+};
+
+} // namespace di::engine

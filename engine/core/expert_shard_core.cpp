@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queueing, slicing and answering expert calls.
+#include "engine/core/expert_shard_core.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace di::engine {
+
+address rank_path(rank_id rank) {
+  return fmt::format("/rank/{}/rank", rank.v);
+}
+
+address shard_path(rank_id rank) {
+  return fmt::format("/rank/{}/expert_shard", rank.v);
+}
+
+void expert_shard_core::install(std::shared_ptr<const placement> p) {
+  if (!placement_ || p->version() > placement_->version())
+    placement_ = std::move(p);
+}
+
+result<void> expert_shard_core::admissible(const proto::expert_batch& m) const {
+  const std::size_t entries = m.row.size();
+  if (m.hidden != options_.hidden || m.hidden % 32 != 0)
+    return fail(ec::bad_shape, "rows of width {}, expected {}", m.hidden, options_.hidden);
+  if (entries == 0 || entries > options_.entries_max || m.rows > options_.entries_max)
+    return fail(ec::limit_exceeded, "{} entries over {} rows, allowed are 1..{}", entries, m.rows,
+                options_.entries_max);
+  if (m.expert.size() != entries || m.weight.size() != entries)
+    return fail(ec::bad_shape, "{} rows, {} experts, {} weights", entries, m.expert.size(),
+                m.weight.size());
+  if (m.codes.size() != std::size_t{m.rows} * m.hidden
+      || m.scales.size() != std::size_t{m.rows} * (m.hidden / 32))
+    return fail(ec::bad_shape, "{} rows of width {} with {} code and {} scale bytes", m.rows,
+                m.hidden, m.codes.size(), m.scales.size());
+  const std::uint32_t experts = placement_ ? placement_->experts(m.layer) : 0;
+  for (std::size_t i = 0; i < entries; ++i)
+    if (m.row[i] >= m.rows || (placement_ && m.expert[i] >= experts))
+      return fail(ec::bad_argument, "entry {}: row {} of {}, expert {} of {} in layer {}", i,
+                  m.row[i], m.rows, m.expert[i], experts, m.layer.v);
+  if (decode_.size() + prefill_.size() >= options_.calls_max)
+    return fail(ec::unavailable, "{} calls are queued", decode_.size() + prefill_.size());
+  return {};
+}
+
+result<void> expert_shard_core::on(const proto::expert_batch& m, instant, outbox& out) {
+  if (is_queued(m.caller, m.life, m.call))
+    return {}; // asked twice; the one answer serves both
+  if (const auto fine = admissible(m); !fine) {
+    out.count("di_expert_shard_calls_failed_total");
+    out.send(rank_path(m.caller), proto::expert_failed{m.call, options_.rank, options_.life,
+                                                       fine.error().code, fine.error().what});
+    return {};
+  }
+  // A caller with a newer placement knows better what lives here than this shard does.
+  if (placement_ && m.placement <= placement_->version()) {
+    const auto self = placement_->index_of(options_.rank);
+    std::vector<std::uint32_t> missing;
+    for (const std::uint32_t expert : m.expert)
+      if (!self || !placement_->holds(*self, m.layer, expert))
+        missing.push_back(expert);
+    if (!missing.empty()) {
+      std::sort(missing.begin(), missing.end());
+      missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+      out.count("di_expert_shard_calls_moved_total");
+      out.send(rank_path(m.caller), proto::expert_moved{m.call, options_.rank, options_.life,
+                                                        placement_->version(), std::move(missing)});
+      return {};
+    }
+  }
+  auto call = std::make_unique<queued_call>();
+  call->batch = m;
+  call->order.resize(m.row.size());
+  std::iota(call->order.begin(), call->order.end(), 0U);
+  std::stable_sort(call->order.begin(), call->order.end(),
+                   [&m](std::uint32_t a, std::uint32_t b) { return m.expert[a] < m.expert[b]; });
+  call->rows.resize(m.row.size() * m.hidden);
+  (m.decoding ? decode_ : prefill_).push_back(std::move(call));
+  return {};
+}
+
+bool expert_shard_core::is_queued(rank_id caller, incarnation life, call_id call) const {
+  for (const lane* l : {&decode_, &prefill_})
+    for (const auto& queued : *l)
+      if (queued->batch.call == call && queued->batch.caller == caller
+          && queued->batch.life == life)
+        return true;
+  return false;
+}
+
+result<void> expert_shard_core::on(const proto::ask_call& m, instant, outbox& out) {
+  out.send(rank_path(m.caller), proto::call_known{m.call, is_queued(m.caller, m.life, m.call)});
+  return {};
+}
+
+const expert_slice& expert_shard_core::next_slice() {
+  DI_CHECK(has_work());
+  DI_CHECK(slice_.entries.empty());
+  const bool decode_first = prefill_.empty() || decode_turns_ < options_.decode_turns_max;
+  const bool decoding = !decode_.empty() && decode_first;
+  decode_turns_ = decoding ? decode_turns_ + 1 : 0;
+  lane& from = decoding ? decode_ : prefill_;
+  slice_.layer = from.front()->batch.layer;
+  for (auto& call : from) {
+    if (call->batch.layer != slice_.layer)
+      continue;
+    for (; call->taken < call->order.size(); ++call->taken) {
+      if (slice_.entries.size() == options_.slice_rows)
+        break;
+      slice_.entries.push_back({call.get(), call->order[call->taken]});
+    }
+  }
+  std::stable_sort(slice_.entries.begin(), slice_.entries.end(),
+                   [](const slice_entry& a, const slice_entry& b) {
+                     return a.call->batch.expert[a.entry] < b.call->batch.expert[b.entry];
+                   });
+  return slice_;
+}
+
+void expert_shard_core::answer(queued_call& call, outbox& out) {
+  const proto::expert_batch& m = call.batch;
+  ++calls_;
+  out.count("di_expert_shard_calls_total");
+  out.count("di_expert_shard_rows_total", static_cast<double>(m.row.size()));
+  out.send(rank_path(m.caller), proto::expert_rows{m.call, options_.rank, options_.life,
+                                                   shared_bytes::adopt(std::move(call.rows))});
+}
+
+void expert_shard_core::finish_slice(outbox& out) {
+  ++batches_;
+  entries_ += slice_.entries.size();
+  out.count("di_expert_shard_batches_total");
+  slice_.entries.clear();
+  for (lane* l : {&decode_, &prefill_})
+    std::erase_if(*l, [&](const std::unique_ptr<queued_call>& call) {
+      if (call->taken < call->order.size())
+        return false;
+      answer(*call, out);
+      return true;
+    });
+}
+
+void expert_shard_core::fail_slice(const error& why, outbox& out) {
+  std::vector<queued_call*> failed;
+  for (const slice_entry& e : slice_.entries)
+    failed.push_back(e.call);
+  slice_.entries.clear();
+  for (lane* l : {&decode_, &prefill_})
+    std::erase_if(*l, [&](const std::unique_ptr<queued_call>& call) {
+      if (std::find(failed.begin(), failed.end(), call.get()) == failed.end())
+        return false;
+      const proto::expert_batch& m = call->batch;
+      out.send(rank_path(m.caller),
+               proto::expert_failed{m.call, options_.rank, options_.life, why.code, why.what});
+      return true;
+    });
+}
+
+proto::shard_state expert_shard_core::state() const {
+  return {options_.rank, version(), calls_,
+          entries_,      batches_,  static_cast<std::uint32_t>(decode_.size() + prefill_.size())};
+}
+
+void expert_shard_core::check() const {
+  DI_CHECK(decode_.size() + prefill_.size() <= options_.calls_max);
+  DI_CHECK(slice_.entries.size() <= options_.slice_rows);
+  for (const lane* l : {&decode_, &prefill_})
+    for (const auto& call : *l) {
+      DI_CHECK(call->taken <= call->order.size());
+      DI_CHECK_EQ(call->order.size(), call->batch.row.size());
+      DI_CHECK_EQ(call->rows.size(), call->order.size() * call->batch.hidden);
+    }
+}
+
+} // namespace di::engine

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decisions of EXPERT_SHARD: which of the calls that have come run next and together, and what is
+// answered to calls that cannot be served. Computes nothing; holds no request state.
+#pragma once
+
+#include "engine/moe/placement.hpp"
+#include "messaging/proto/expert_shard.hpp"
+#include "messaging/proto/outbox.hpp"
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace di::engine {
+
+struct shard_options {
+  rank_id rank;
+  incarnation life{};
+  std::uint32_t hidden = 0;             ///< width of a row
+  std::uint32_t slice_rows = 64;        ///< [entries] computed before mail is looked at again
+  std::uint32_t decode_turns_max = 8;   ///< slices of decode rows in a row while prompt rows wait
+  std::uint32_t calls_max = 4096;       ///< queued; more are answered with unavailable
+  std::uint32_t entries_max = 1U << 20; ///< of one call
+};
+
+/// A call that is not answered yet.
+struct queued_call {
+  proto::expert_batch batch; ///< a copy; its rows are shared
+  std::vector<std::uint32_t>
+      order;                       ///< entries by expert, so that an expert's weights are read once
+  std::size_t taken = 0;           ///< entries of `order` given to slices
+  std::vector<std::uint16_t> rows; ///< [entries, hidden] bf16, filled by slices
+};
+
+/// One entry of a slice.
+struct slice_entry {
+  queued_call* call = nullptr;
+  std::uint32_t entry = 0;
+};
+
+/// Work for one grouped GEMM: entries of one layer, by ascending expert.
+struct expert_slice {
+  layer_id layer;
+  std::vector<slice_entry> entries;
+};
+
+/// Owned by the EXPERT_SHARD shell; used on its thread only.
+class expert_shard_core {
+public:
+  explicit expert_shard_core(shard_options options) : options_{options} {}
+
+  void install(std::shared_ptr<const placement> p);
+  result<void> on(const proto::expert_batch& m, instant now, outbox& out);
+  result<void> on(const proto::ask_call& m, instant now, outbox& out);
+  proto::shard_state state() const;
+  epoch version() const noexcept { return placement_ ? placement_->version() : epoch{}; }
+
+  bool has_work() const noexcept { return !decode_.empty() || !prefill_.empty(); }
+  /// The next slice. @pre has_work() and no slice is out
+  const expert_slice& next_slice();
+  /// The slice's rows are filled; calls that are complete with it are answered.
+  void finish_slice(outbox& out);
+  /// The slice could not be computed: its calls are answered with the error.
+  void fail_slice(const error& why, outbox& out);
+  void check() const;
+
+private:
+  using lane = std::deque<std::unique_ptr<queued_call>>;
+  result<void> admissible(const proto::expert_batch& m) const;
+  bool is_queued(rank_id caller, incarnation life, call_id call) const;
+  void answer(queued_call& call, outbox& out);
+
+  shard_options options_;
+  std::shared_ptr<const placement> placement_;
+  lane decode_, prefill_;
+  std::uint32_t decode_turns_ = 0;
+  expert_slice slice_;
+  std::uint64_t calls_ = 0, entries_ = 0, batches_ = 0;
+};
+
+/// Path of the actor that gets the answers of a caller.
+address rank_path(rank_id rank);
+/// Path of a rank's EXPERT_SHARD.
+address shard_path(rank_id rank);
+
+} // namespace di::engine

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Submitting and collecting a batch.
+#include "engine/core/gateway_core.hpp"
+
+#include <algorithm>
+
+namespace di::engine {
+
+namespace {
+
+std::uint64_t us_between(instant from, instant to) {
+  return static_cast<std::uint64_t>((to - from).count() / 1000);
+}
+
+} // namespace
+
+gateway_core::gateway_core(gateway_options options, std::vector<proto::request_spec> requests)
+    : options_{std::move(options)} {
+  entries_.reserve(requests.size());
+  for (proto::request_spec& spec : requests) {
+    DI_CHECK(spec.sampling.n > 0);
+    DI_CHECK(index_.emplace(spec.request, entries_.size()).second);
+    prompt_tokens_ += spec.prompt.size();
+    entry& e = entries_.emplace_back();
+    e.choices.resize(spec.sampling.n);
+    e.spec = std::move(spec);
+  }
+}
+
+gateway_core::entry* gateway_core::find(request_id id) {
+  const auto at = index_.find(id);
+  return at == index_.end() ? nullptr : &entries_[at->second];
+}
+
+result<void> gateway_core::on(const proto::start_batch&, instant now, outbox& out) {
+  begin(now, out);
+  return {};
+}
+
+result<void> gateway_core::on(const proto::placement_settled&, instant now, outbox& out) {
+  begin(now, out);
+  return {};
+}
+
+void gateway_core::begin(instant now, outbox& out) {
+  if (begun_)
+    return;
+  begun_ = true;
+  began_ = now;
+  out.arm({resend_due, 0}, options_.resend_after);
+  submit_more(now, out);
+}
+
+void gateway_core::submit_more(instant now, outbox& out) {
+  for (; next_ < entries_.size() && open_ < options_.window; ++next_, ++open_) {
+    entry& e = entries_[next_];
+    e.state = phase::submitted;
+    e.submitted = e.sent = now;
+    out.send(options_.journal, proto::open_request{e.spec});
+  }
+  if (done() && !options_.finished_to.empty())
+    out.send(options_.finished_to, proto::batch_finished{entries_.size(), failed_, prompt_tokens_,
+                                                         output_tokens_, us_between(began_, now)});
+}
+
+result<void> gateway_core::on(const proto::request_opened& m, instant, outbox&) {
+  if (entry* e = find(m.request); e && e->state == phase::submitted)
+    e->state = phase::open;
+  return {};
+}
+
+result<void> gateway_core::on(const proto::request_closed& m, instant now, outbox& out) {
+  entry* e = find(m.request);
+  if (!e || e->state == phase::finished || e->state == phase::waiting)
+    return {};
+  for (collected_choice& c : e->choices)
+    if (c.end.reason == proto::finish_reason::none) {
+      c.end = m.end;
+      c.total_us = us_between(e->submitted, now);
+    }
+  finish(*e, now, out);
+  return {};
+}
+
+result<void> gateway_core::on(const proto::tokens_released& m, instant now, outbox& out) {
+  entry* e = find(m.request);
+  if (!e || e->state == phase::waiting || m.choice >= e->choices.size())
+    return {};
+  collected_choice& c = e->choices[m.choice];
+  const auto have = static_cast<std::uint32_t>(c.tokens.size());
+  const bool ended = c.end.reason != proto::finish_reason::none;
+  if (m.first_index <= have && !ended && e->state != phase::finished) {
+    if (e->state == phase::submitted)
+      e->state = phase::open; // request_opened was lost
+    const std::uint32_t skip =
+        std::min<std::uint32_t>(have - m.first_index, static_cast<std::uint32_t>(m.tokens.size()));
+    if (have == 0 && m.tokens.size() > skip)
+      c.first_token_us = us_between(e->submitted, now);
+    c.tokens.insert(c.tokens.end(), m.tokens.begin() + skip, m.tokens.end());
+    if (m.logprobs.size() == m.tokens.size())
+      c.logprobs.insert(c.logprobs.end(), m.logprobs.begin() + skip, m.logprobs.end());
+    output_tokens_ += m.tokens.size() - skip;
+    c.attempts = m.attempts;
+    if (m.end.reason != proto::finish_reason::none
+        && m.first_index + m.tokens.size() == c.tokens.size()) {
+      c.end = m.end;
+      c.timings = m.timings;
+      c.total_us = us_between(e->submitted, now);
+    }
+  }
+  out.send(options_.journal, proto::release_acknowledged{
+                                 m.request, m.choice, static_cast<std::uint32_t>(c.tokens.size()),
+                                 c.end.reason != proto::finish_reason::none});
+  const bool all = std::all_of(e->choices.begin(), e->choices.end(), [](const auto& x) {
+    return x.end.reason != proto::finish_reason::none;
+  });
+  if (all && e->state != phase::finished)
+    finish(*e, now, out);
+  return {};
+}
+
+void gateway_core::finish(entry& e, instant now, outbox& out) {
+  e.state = phase::finished;
+  e.spec.prompt = {};
+  --open_;
+  ++finished_;
+  failed_ += std::any_of(e.choices.begin(), e.choices.end(), [](const collected_choice& c) {
+    return c.end.reason == proto::finish_reason::error;
+  });
+  out.count("di_gateway_requests_finished_total");
+  submit_more(now, out);
+}
+
+result<void> gateway_core::on_due(timer which, instant now, outbox& out) {
+  if (which.kind != resend_due || done())
+    return {};
+  for (entry& e : entries_)
+    if (e.state == phase::submitted && now - e.sent >= options_.resend_after) {
+      e.sent = now;
+      out.send(options_.journal, proto::open_request{e.spec});
+    }
+  out.arm({resend_due, 0}, options_.resend_after);
+  return {};
+}
+
+std::optional<std::vector<collected_choice>> gateway_core::take_finished() {
+  if (taken_ == entries_.size() || entries_[taken_].state != phase::finished)
+    return std::nullopt;
+  return std::exchange(entries_[taken_++].choices, {});
+}
+
+std::optional<std::vector<collected_choice>> gateway_core::take_anyway() {
+  if (taken_ == entries_.size())
+    return std::nullopt;
+  return std::exchange(entries_[taken_++].choices, {});
+}
+
+proto::gateway_state gateway_core::state() const {
+  return {entries_.size() - next_, open_, finished_, failed_, output_tokens_};
+}
+
+void gateway_core::check() const {
+  DI_CHECK(open_ <= options_.window);
+  DI_CHECK_EQ(open_ + finished_ + (entries_.size() - next_), entries_.size());
+  DI_CHECK(taken_ <= entries_.size());
+  for (std::size_t i = taken_; i < entries_.size(); ++i)
+    for (const collected_choice& c : entries_[i].choices)
+      DI_CHECK(c.logprobs.empty() || c.logprobs.size() == c.tokens.size());
+}
+
+} // namespace di::engine

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bundles runners with their streams.
+#include "engine/model/runners.hpp"
+
+#include "engine/model/expert_runner.hpp"
+#include "engine/model/forward.hpp"
+
+namespace di::engine {
+
+namespace {
+
+template <class Runner>
+struct bundle { // destroyed from the bottom up: runner, stream, model
+  std::shared_ptr<const loaded_model> model;
+  std::unique_ptr<kernels::stream> stream;
+  std::unique_ptr<Runner> runner;
+};
+
+} // namespace
+
+std::shared_ptr<step_runner> own_step_runner(std::shared_ptr<const loaded_model> model,
+                                             unsigned threads) {
+  auto all = std::make_shared<bundle<forward>>();
+  all->model = std::move(model);
+  all->stream = kernels::make_cpu_stream(threads);
+  all->runner = make_forward(*all->model, kernels::best_cpu_ops(), *all->stream);
+  return {all, all->runner.get()};
+}
+
+std::shared_ptr<expert_runner> own_expert_runner(std::shared_ptr<const loaded_model> model,
+                                                 unsigned threads) {
+  auto all = std::make_shared<bundle<expert_runner>>();
+  all->model = std::move(model);
+  all->stream = kernels::make_cpu_stream(threads);
+  all->runner = make_expert_runner(*all->model, kernels::best_cpu_ops(), *all->stream);
+  return {all, all->runner.get()};
+}
+
+} // namespace di::engine

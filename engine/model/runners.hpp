@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step_runner or expert_runner together with all that it stands on: model, kernels, stream.
+#pragma once
+
+#include "engine/model/loaded_model.hpp"
+#include "engine/model/step.hpp"
+
+#include <memory>
+
+namespace di::engine {
+
+/// @param threads  threads of its own stream; at least 1
+/// @return         keeps model and stream alive; the fastest kernels of this machine
+std::shared_ptr<step_runner> own_step_runner(std::shared_ptr<const loaded_model> model,
+                                             unsigned threads);
+std::shared_ptr<expert_runner> own_expert_runner(std::shared_ptr<const loaded_model> model,
+                                                 unsigned threads);
+
+} // namespace di::engine

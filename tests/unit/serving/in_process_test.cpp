@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole batches through real actors in one process: the same bytes at any number of ranks.
+#include "tests/support/serving_cluster.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace di::testing {
+namespace {
+
+using json = nlohmann::json;
+
+const test_model& demo() {
+  static const test_model loaded = test_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
+  return loaded;
+}
+
+/// Output lines without what may differ from run to run.
+std::vector<json> answers(const batch_outcome& outcome) {
+  std::vector<json> all;
+  for (const std::string& line : outcome.lines) {
+    json one = json::parse(line);
+    one.erase("timings");
+    if (one.contains("choices"))
+      for (json& choice : one["choices"])
+        choice.erase("timings");
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::string chat(const std::string& text) {
+  return "<｜begin▁of▁sentence｜><｜User｜>" + text + "<｜Assistant｜></think>";
+}
+
+std::string mixed_prompts() {
+  std::string lines;
+  const auto add = [&](json line) { lines += line.dump() + "\n"; };
+  add({{"id", "greet"},
+       {"prompt", chat("Hello!")},
+       {"special_tokens", true},
+       {"temperature", 0},
+       {"max_tokens", 40}});
+  add({{"id", "sum"},
+       {"prompt", chat("What is 12 + 30?")},
+       {"special_tokens", true},
+       {"temperature", 0},
+       {"max_tokens", 24},
+       {"logprobs", 3}});
+  add({{"id", "seeded"},
+       {"prompt", "The name of the"},
+       {"temperature", 1.3},
+       {"top_p", 0.9},
+       {"seed", 42},
+       {"max_tokens", 30},
+       {"n", 3},
+       {"ignore_eos", true}});
+  add({{"id", "penalties"},
+       {"prompt", chat("Count from 1 to 9.")},
+       {"special_tokens", true},
+       {"seed", 5},
+       {"frequency_penalty", 0.7},
+       {"presence_penalty", 0.2},
+       {"repetition_penalty", 1.1},
+       {"top_k", 20},
+       {"max_tokens", 25}});
+  std::string longer;
+  for (int i = 0; i < 60; ++i)
+    longer += "one two three four five " + std::to_string(i) + " ";
+  add({{"id", "long"}, {"prompt", longer}, {"temperature", 0}, {"max_tokens", 12}});
+  add({{"id", "forced"},
+       {"prompt_ids", {5, 6, 7}},
+       {"forced_ids", {9, 10, 11, 12}},
+       {"max_tokens", 6},
+       {"temperature", 0},
+       {"logprobs", 0},
+       {"ignore_eos", true}});
+  return lines;
+}
+
+TEST(serving, answers_the_same_bytes_at_any_rank_count) {
+  const std::string prompts = mixed_prompts();
+  std::vector<json> first;
+  for (const std::uint32_t ranks : {1U, 2U, 3U, 4U, 5U, 7U, 8U}) {
+    cluster_options options;
+    options.ranks = ranks;
+    options.redundant = ranks == 3 ? 5 : 0;
+    options.step_rows = ranks == 2 ? 17 : 256;
+    const batch_outcome outcome = run_batch(demo(), prompts, options);
+    ASSERT_TRUE(outcome.finished) << "no end at " << ranks << " ranks, " << outcome.lines.size()
+                                  << " lines";
+    EXPECT_EQ(outcome.finished->failed, 0U);
+    const auto got = answers(outcome);
+    ASSERT_EQ(got.size(), 6U);
+    EXPECT_EQ(got[0]["finish_reason"], "stop");
+    EXPECT_EQ(got[0]["text"], "Hello! How can I help you?");
+    EXPECT_EQ(got[1]["text"], "12 + 30 = 42");
+    if (first.empty()) {
+      first = got;
+      continue;
+    }
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i].dump(), first[i].dump()) << "at " << ranks << " ranks";
+  }
+  EXPECT_EQ(first[5]["ids"][0], 9);
+  EXPECT_EQ(first[5]["ids"][3], 12);
+  EXPECT_EQ(first[5]["ids"].size(), 6U);
+  EXPECT_EQ(first[1]["logprobs"].size(), first[1]["ids"].size());
+}
+
+TEST(serving, keeps_order_and_reports_bad_lines) {
+  std::string prompts = "{\"id\": 1, \"prompt\": \"a b\", \"max_tokens\": 20, \"seed\": 1}\n"
+                        "\n"
+                        "{\"id\": 2, \"prompt\": 5}\n"
+                        "not json\n"
+                        "{\"id\": 3, \"prompt\": \"c\", \"max_tokens\": 1, \"temperature\": 0}\n"
+                        "{\"id\": 4, \"prompt\": \"c\", \"max_tokens\": 100000000}\n";
+  cluster_options options;
+  options.ranks = 2;
+  const auto outcome = run_batch(demo(), prompts, options);
+  ASSERT_TRUE(outcome.finished);
+  EXPECT_EQ(outcome.finished->failed, 3U);
+  const auto got = answers(outcome);
+  ASSERT_EQ(got.size(), 5U);
+  EXPECT_EQ(got[0]["id"], 1);
+  EXPECT_EQ(got[1]["line"], 3);
+  EXPECT_EQ(got[1]["error"]["message"], "line 3: prompt: expected a string, found number");
+  EXPECT_EQ(got[2]["id"], 4); // the line's number stands for the missing id
+  EXPECT_EQ(got[2]["error"]["code"], "bad_format");
+  EXPECT_EQ(got[3]["ids"].size(), 1U);
+  EXPECT_EQ(got[4]["error"]["code"], "context_exceeded");
+}
+
+TEST(serving, serves_more_requests_than_fit_at_once) {
+  std::string prompts;
+  for (int i = 0; i < 40; ++i)
+    prompts +=
+        json{{"id", i}, {"prompt", "number " + std::to_string(i)}, {"max_tokens", 8}, {"seed", i}}
+            .dump()
+        + "\n";
+  cluster_options small;
+  small.ranks = 2;
+  small.pages = 3; // three sequences at a time
+  small.window = 16;
+  const auto tight = run_batch(demo(), prompts, small);
+  ASSERT_TRUE(tight.finished);
+  EXPECT_EQ(tight.finished->failed, 0U);
+  cluster_options roomy;
+  const auto wide = run_batch(demo(), prompts, roomy);
+  EXPECT_EQ(answers(tight), answers(wide));
+}
+
+} // namespace
+} // namespace di::testing
