@@ -2,10 +2,10 @@
 // Conversions of the number formats of the checkpoint and the caches: bf16, e4m3, e2m1, e8m0.
 //
 // Decoding is exact; encoding rounds to nearest, ties to even. @source spec/model.md 2.1, 3.2; OCP
-// Microscaling formats v1.0. Forced inline for the reason given in kernels/math.hpp.
+// Microscaling formats v1.0. Shared with the CUDA kernels.
 #pragma once
 
-#include "kernels/math.hpp"
+#include "kernels/inline.hpp"
 
 #include <bit>
 #include <cstdint>

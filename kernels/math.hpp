@@ -6,14 +6,13 @@
 // kernels/cpu): V has `set`, the four operators, and, found by argument lookup, fma, square_root,
 // vmax(a, b) = a > b ? a : b, vmin(a, b) = a < b ? a : b, select_gt(a, b, t, f), bits, from_bits,
 // to_float; its integers (V::integer) have +, -, shift_left, shift_right (arithmetic).
-// Everything is forced inline: files compiled for different instruction sets include this header,
-// and no copy of one may serve another.
+// Everything is forced inline, for the reason given in kernels/inline.hpp.
 #pragma once
+
+#include "kernels/inline.hpp"
 
 #include <bit>
 #include <cstdint>
-
-#define DI_KERNEL_INLINE __attribute__((always_inline)) inline
 
 namespace di::kernels {
 
