@@ -3,13 +3,8 @@
 // but no wire and no processes.
 #pragma once
 
-#include "actors/batch_gateway.hpp"
-#include "actors/expert_shard.hpp"
-#include "actors/rank.hpp"
-#include "actors/serving.hpp"
-#include "actors/system.hpp"
-#include "engine/core/text_sampler.hpp"
-#include "engine/model/runners.hpp"
+#include "actors/serving_boot.hpp"
+#include "engine/model/kv_layout.hpp"
 #include "messaging/proto/membership.hpp"
 #include "tests/support/local_office.hpp"
 
@@ -18,7 +13,7 @@
 #include <mutex>
 #include <string>
 
-namespace di::testing {
+namespace di::test {
 
 struct cluster_options {
   std::uint32_t ranks = 1;
@@ -31,14 +26,13 @@ struct cluster_options {
 
 /// A model with its tokenizer, loaded once per test program.
 struct test_model {
-  std::shared_ptr<const engine::loaded_model> model;
-  std::shared_ptr<const engine::tokenizer> words;
+  std::shared_ptr<const engine::loaded_model> weights;
+  actors::model_outline outline;
 
   static result<test_model> load(const std::filesystem::path& folder) {
     test_model m;
-    DI_TRY(m.model, engine::loaded_model::load(folder.string()));
-    DI_TRY(auto words, engine::tokenizer::load(folder / "tokenizer.json"));
-    m.words = std::make_shared<const engine::tokenizer>(std::move(words));
+    DI_TRY(m.weights, engine::loaded_model::load(folder.string()));
+    DI_TRY(m.outline, actors::read_model_outline(folder));
     return m;
   }
 };
@@ -58,22 +52,13 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
   batch_outcome outcome;
   local_office office;
   actors::system actors{{}, office};
-  const engine::model_spec& spec = m.model->spec();
-  const auto spawn = [&](const address& path, std::unique_ptr<core_handle> core, bool detached) {
-    actors::spawn_options how;
-    how.detached = detached;
-    const auto started = actors.spawn(path, std::move(core), how);
-    DI_CHECK(started.ok());
-  };
-  const engine::batch_limits limits{m.words.get(), static_cast<std::size_t>(spec.vocab_size),
-                                    static_cast<std::uint32_t>(spec.max_position_embeddings)};
-  const std::vector<token_id> eos{spec.eos_token_id};
-
-  actors::batch_parts front;
-  front.work = engine::read_batch(prompts, limits, "/gateway/0", [] { return 7; });
-  front.words = m.words;
-  front.eos_ids = eos;
-  front.options.window = options.window;
+  actors::control_settings control;
+  control.redundant_experts = options.redundant;
+  DI_CHECK(actors::spawn_control_serving(actors, m.outline, control).ok());
+  actors::batch_settings front;
+  front.prompts = prompts;
+  front.window = options.window;
+  front.draw_seed = [] { return 7; };
   front.write = [&](std::string_view line) -> result<void> {
     const std::lock_guard lock{guard};
     outcome.lines.emplace_back(line);
@@ -84,40 +69,19 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     outcome.finished = done;
     changed.notify_all();
   };
-
-  engine::rebalancer_options placing;
-  placing.groups = {{0, static_cast<std::uint32_t>(spec.num_hidden_layers),
-                     static_cast<std::uint32_t>(spec.n_routed_experts)}};
-  placing.redundant = options.redundant;
-  spawn("/control/rebalancer", actors::make_rebalancer(placing), false);
-  spawn("/control/scheduler", actors::make_scheduler({}), false);
-  spawn("/control/journal", actors::make_journal({}), false);
-  spawn("/gateway/0", actors::make_batch_gateway(std::move(front)), false);
+  DI_CHECK(actors::spawn_batch_gateway(actors, m.outline, std::move(front)).ok());
 
   proto::view_committed view;
   view.view = epoch{1};
   for (std::uint32_t r = 0; r < options.ranks; ++r) {
-    const incarnation life{1000 + r};
-    view.members.push_back({rank_id{r}, {}, life, fmt::format("/rank/{}", r)});
-    actors::rank_parts parts;
-    parts.layout = engine::make_kv_layout(spec);
-    parts.options.rank = rank_id{r};
-    parts.options.life = life;
-    parts.options.vocab = static_cast<std::uint32_t>(spec.vocab_size);
-    parts.options.context_tokens = limits.context_tokens;
-    parts.options.step_rows = options.step_rows;
-    parts.options.kv_tokens = std::uint64_t{options.pages} * engine::page_tokens;
-    parts.options.page_tokens = engine::page_tokens;
-    parts.runner = engine::own_step_runner(m.model, options.threads);
-    parts.samplers = engine::make_text_samplers(m.words.get(), limits.vocab, eos);
-    parts.pool = engine::page_pool::create(parts.layout.page_bytes, options.pages).value();
-    spawn(engine::rank_path(rank_id{r}), actors::make_rank(std::move(parts)), true);
-    actors::shard_parts shard;
-    shard.options.rank = rank_id{r};
-    shard.options.life = life;
-    shard.options.hidden = static_cast<std::uint32_t>(spec.hidden_size);
-    shard.runner = engine::own_expert_runner(m.model, options.threads);
-    spawn(engine::shard_path(rank_id{r}), actors::make_expert_shard(std::move(shard)), true);
+    actors::rank_settings settings;
+    settings.rank = rank_id{r};
+    settings.life = incarnation{1000 + r};
+    settings.threads = options.threads;
+    settings.kv_tokens = std::uint64_t{options.pages} * engine::page_tokens;
+    settings.step_rows = options.step_rows;
+    DI_CHECK(actors::spawn_rank_serving(actors, m.weights, m.outline, settings).ok());
+    view.members.push_back({settings.rank, {}, settings.life, fmt::format("/rank/{}", r)});
   }
   envelope begin;
   begin.to = "/control/rebalancer";
@@ -133,4 +97,4 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
   return outcome;
 }
 
-} // namespace di::testing
+} // namespace di::test

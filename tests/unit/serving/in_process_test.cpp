@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace di::testing {
+namespace di::test {
 namespace {
 
 using json = nlohmann::json;
@@ -151,4 +151,4 @@ TEST(serving, serves_more_requests_than_fit_at_once) {
 }
 
 } // namespace
-} // namespace di::testing
+} // namespace di::test

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// From settings to spawned actors.
+#include "actors/serving_boot.hpp"
+
+#include "actors/expert_shard.hpp"
+#include "actors/rank.hpp"
+#include "actors/serving.hpp"
+#include "engine/core/text_sampler.hpp"
+#include "engine/model/runners.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace di::actors {
+
+namespace {
+
+constexpr std::uint64_t kv_tokens_default_max = 512 * 1024;
+
+std::vector<engine::expert_layers> expert_groups(const engine::model_spec& spec) {
+  std::vector<engine::expert_layers> groups;
+  if (spec.n_routed_experts > 0)
+    groups.push_back({0, static_cast<std::uint32_t>(spec.num_hidden_layers),
+                      static_cast<std::uint32_t>(spec.n_routed_experts)});
+  if (spec.draft_layers() > 0 && spec.dspark_n_routed_experts > 0)
+    groups.push_back({static_cast<std::uint32_t>(spec.num_hidden_layers),
+                      static_cast<std::uint32_t>(spec.draft_layers()),
+                      static_cast<std::uint32_t>(spec.dspark_n_routed_experts)});
+  return groups;
+}
+
+} // namespace
+
+result<model_outline> read_model_outline(const std::filesystem::path& folder) {
+  const std::filesystem::path config = folder / "config.json";
+  std::ifstream file{config, std::ios::binary};
+  if (!file)
+    return fail(ec::io_error, "{}: cannot be opened: {}", config.string(), std::strerror(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  model_outline m;
+  DI_TRY(m.spec, engine::parse_model_spec(text.str(), config.string()));
+  m.eos_ids = {m.spec.eos_token_id};
+  const std::filesystem::path words = folder / "tokenizer.json";
+  if (std::filesystem::exists(words)) {
+    DI_TRY(auto loaded, engine::tokenizer::load(words));
+    m.words = std::make_shared<const engine::tokenizer>(std::move(loaded));
+  }
+  return m;
+}
+
+result<void> spawn_control_serving(system& actors, const model_outline& model,
+                                   const control_settings& settings) {
+  engine::rebalancer_options placing;
+  placing.groups = expert_groups(model.spec);
+  placing.redundant = settings.redundant_experts;
+  placing.listeners = {"/control/scheduler", settings.gateway};
+  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler({})));
+  DI_TRY_VOID(actors.spawn("/control/journal", make_journal({})));
+  return actors.spawn("/control/rebalancer", make_rebalancer(std::move(placing)));
+}
+
+result<void> spawn_batch_gateway(system& actors, const model_outline& model,
+                                 batch_settings settings) {
+  if (!settings.draw_seed)
+    settings.draw_seed = [] { return real_env().random(); };
+  batch_parts parts;
+  parts.work =
+      engine::read_batch(settings.prompts, model.limits(), settings.path, settings.draw_seed);
+  parts.words = model.words;
+  parts.eos_ids = model.eos_ids;
+  parts.options.window = settings.window;
+  parts.write = std::move(settings.write);
+  parts.show = std::move(settings.show);
+  parts.finished = std::move(settings.finished);
+  return actors.spawn(settings.path, make_batch_gateway(std::move(parts)));
+}
+
+result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::loaded_model> weights,
+                                const model_outline& model, const rank_settings& settings) {
+  const engine::model_spec& spec = model.spec;
+  rank_parts parts;
+  parts.layout = engine::make_kv_layout(spec);
+  parts.listeners = settings.listeners;
+  engine::rank_options& o = parts.options;
+  o.rank = settings.rank;
+  o.life = settings.life;
+  o.vocab = static_cast<std::uint32_t>(spec.vocab_size);
+  o.context_tokens = static_cast<std::uint32_t>(spec.max_position_embeddings);
+  o.step_rows = settings.step_rows;
+  o.running_max = settings.running_max;
+  o.page_tokens = static_cast<std::uint32_t>(engine::page_tokens);
+  const std::uint64_t wanted =
+      settings.kv_tokens > 0 ? settings.kv_tokens
+                             : std::min(std::uint64_t{8} * o.context_tokens, kv_tokens_default_max);
+  const std::uint64_t pages =
+      std::max<std::uint64_t>(1, (wanted + o.page_tokens - 1) / o.page_tokens);
+  o.kv_tokens = pages * o.page_tokens;
+  DI_TRY(parts.pool, engine::page_pool::create(std::max<std::size_t>(1, parts.layout.page_bytes),
+                                               static_cast<std::uint32_t>(pages)));
+  parts.samplers = engine::make_text_samplers(
+      model.words.get(), static_cast<std::size_t>(spec.vocab_size), model.eos_ids);
+  // Samplers point into the tokenizer: it lives as long as they do.
+  parts.samplers = [words = model.words, make = std::move(parts.samplers)](
+                       const proto::request_spec& request, std::uint32_t choice) {
+    return make(request, choice);
+  };
+  parts.runner = engine::own_step_runner(weights, settings.threads);
+
+  shard_parts shard;
+  shard.options.rank = settings.rank;
+  shard.options.life = settings.life;
+  shard.options.hidden = static_cast<std::uint32_t>(spec.hidden_size);
+  shard.runner = engine::own_expert_runner(weights, settings.threads);
+
+  spawn_options alone;
+  alone.detached = true;
+  alone.ended = settings.ended;
+  DI_TRY_VOID(
+      actors.spawn(engine::shard_path(settings.rank), make_expert_shard(std::move(shard)), alone));
+  return actors.spawn(engine::rank_path(settings.rank), make_rank(std::move(parts)), alone);
+}
+
+} // namespace di::actors

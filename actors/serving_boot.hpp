@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting the actors of serving in a process: from a checkpoint folder and a few settings to
+// spawned actors. Used by rank and control processes and by tests.
+#pragma once
+
+#include "actors/batch_gateway.hpp"
+#include "actors/system.hpp"
+#include "engine/model/loaded_model.hpp"
+#include "engine/text/tokenizer.hpp"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace di::actors {
+
+/// What the control process must know of a model: no weights.
+struct model_outline {
+  engine::model_spec spec;
+  std::shared_ptr<const engine::tokenizer> words; ///< null: the folder has no tokenizer.json
+  std::vector<token_id> eos_ids;
+
+  engine::batch_limits limits() const {
+    return {words.get(), static_cast<std::size_t>(spec.vocab_size),
+            static_cast<std::uint32_t>(spec.max_position_embeddings)};
+  }
+};
+
+/// Reads config.json and tokenizer.json of a checkpoint folder.
+/// @errors those of parse_model_spec() and tokenizer::load(); io_error
+result<model_outline> read_model_outline(const std::filesystem::path& folder);
+
+struct control_settings {
+  std::uint32_t redundant_experts = 0;
+  address gateway = "/gateway/0"; ///< hears of settled placements
+};
+
+/// Spawns /control/rebalancer, /control/scheduler and /control/journal. They begin when MEMBERSHIP
+/// sends view_committed to /control/rebalancer. @errors duplicate
+result<void> spawn_control_serving(system& actors, const model_outline& model,
+                                   const control_settings& settings);
+
+struct batch_settings {
+  address path = "/gateway/0";
+  std::string prompts; ///< the text of the file
+  std::uint32_t window = 128;
+  std::function<result<void>(std::string_view)> write; ///< see batch_parts
+  std::function<void(std::string_view)> show;
+  std::function<void(const proto::batch_finished&)> finished;
+  std::function<std::uint64_t()> draw_seed; ///< for lines without a seed; empty: real_env()
+};
+
+/// Spawns the batch GATEWAY. It begins when the placement is settled. @errors duplicate
+result<void> spawn_batch_gateway(system& actors, const model_outline& model,
+                                 batch_settings settings);
+
+struct rank_settings {
+  rank_id rank;
+  incarnation life{};
+  unsigned threads = 1;              ///< of each of its two streams
+  std::uint64_t kv_tokens = 0;       ///< [tokens]; 0: room for eight sequences of full context, at
+                                     ///< most 512 Ki
+  std::uint32_t step_rows = 256;     ///< [rows]
+  std::uint32_t running_max = 64;    ///< [sequences]
+  address listeners = topic_address; ///< gets step_finished
+  std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends
+};
+
+/// Spawns /rank/<r>/rank and /rank/<r>/expert_shard, each on a thread of its own.
+/// @errors duplicate, limit_exceeded (the KV pool does not fit)
+result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::loaded_model> weights,
+                                const model_outline& model, const rank_settings& settings);
+
+} // namespace di::actors
