@@ -4,6 +4,7 @@
 #include "engine/model/checkpoint_report.hpp"
 #include "engine/model/safetensors.hpp"
 #include "engine/model/synthetic.hpp"
+#include "launch/cmd_verify.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -128,7 +129,7 @@ int run_checkpoint_check(const checkpoint_check_options& o) {
 }
 
 CLI::App& add_checkpoint_commands(CLI::App& app, int& exit_code) {
-  auto* group = app.add_subcommand("checkpoint", "make or check a checkpoint directory");
+  auto* group = app.add_subcommand("checkpoint", "make, check or verify a checkpoint directory");
   group->require_subcommand(1);
 
   const auto m = std::make_shared<checkpoint_make_options>();
@@ -152,6 +153,7 @@ CLI::App& add_checkpoint_commands(CLI::App& app, int& exit_code) {
   check->add_option("--context", c->context, "tokens for the KV line; 0: the model's maximum");
   check->add_flag("--values", c->values, "read all data and look for NaN");
   check->callback([c, &exit_code] { exit_code = run_checkpoint_check(*c); });
+  add_verify_command(*group, exit_code);
   return *group;
 }
 

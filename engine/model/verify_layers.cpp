@@ -36,7 +36,9 @@ public:
       return compare_candidates(name, *stored, tensor);
     const bool cached = tensor.name == "main_kv" || tensor.name == "index_k";
     const std::int64_t rows = stored->shape.rank() == 0 ? 0 : stored->shape[0];
-    if (stored->shape.count() != tensor.rows * tensor.width) {
+    const std::int64_t width_bytes = tensor.type == probe_type::bfloat16 ? 2 : 4;
+    if (stored->shape.count() != tensor.rows * tensor.width
+        || element_bytes(stored->type) != width_bytes) {
       // A step that completes no entry has none to show; the capture then repeats an older one.
       if (!cached || rows == tensor.rows)
         report_.add_failure(fmt::format("{}: {}: {} elements stored, {} x {} computed",
@@ -83,6 +85,10 @@ private:
   /// Blocks against a byte mask of entries; only entries that the row sees count.
   void compare_candidates(const std::string& name, const tensor_view& stored,
                           const probe_tensor& tensor) {
+    if (stored.shape.rank() != 2 || stored.shape[0] != tensor.rows
+        || element_bytes(stored.type) != 1)
+      return report_.add_failure(
+          fmt::format("{}: {}: no byte mask of {} rows", captures_.path(), name, tensor.rows));
     const std::int64_t entries = stored.shape[1];
     const std::int64_t first = entries - tensor.rows; // ratio 1: an entry per position
     std::vector<std::int32_t> expected, found;
