@@ -136,6 +136,20 @@ TEST(stop_watch, matches_characters_that_arrive_in_parts) {
   EXPECT_EQ(run({}, {"a\xE2\x82"}).text, "a\xEF\xBF\xBD");
 }
 
+TEST(stop_watch, is_rolled_back_by_keeping_a_copy) {
+  stop_watch watch{rules_of({.stop = {"fox"}})};
+  outcome all;
+  join(all, watch.push(word, "a f"));
+  const stop_watch before = watch;
+  EXPECT_EQ(watch.push(word, "ox").finish,
+            finish_reason::stop); // a draft that is rejected afterwards
+  watch = before;
+  join(all, watch.push(word, "un"));
+  join(all, watch.push(eos, ""));
+  EXPECT_EQ(all.text, "a fun");
+  EXPECT_EQ(all.tokens, 3U);
+}
+
 // All ways to cut a text into tokens (2^(n-1) of them) give the same text, reason and string; the
 // token list ends with the token that holds the first byte of the match.
 TEST(stop_watch, ends_alike_for_every_cut_of_the_text_into_tokens) {
