@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// All cores of serving over a network that loses, repeats and reorders: every request ends, with
+// the tokens that one machine alone would give, each exactly once.
+#include "actors/batch_gateway.hpp"
+#include "actors/serving.hpp"
+#include "messaging/proto/membership.hpp"
+#include "tests/sim/sim_network.hpp"
+#include "tests/sim/toy_actors.hpp"
+
+#include <gtest/gtest.h>
+
+namespace di::test {
+namespace {
+
+/// Looks into a gateway core that the network owns.
+class watched_gateway {
+public:
+  explicit watched_gateway(engine::gateway_core* core) : core_{core} {}
+  template <class M>
+  result<void> on(const M& m, instant now, outbox& out) {
+    return core_->on(m, now, out);
+  }
+  result<proto::gateway_state> on(const proto::get_gateway& m, instant, outbox&) {
+    return core_->on(m);
+  }
+  result<void> on_due(timer which, instant now, outbox& out) {
+    return core_->on_due(which, now, out);
+  }
+  void check() const { core_->check(); }
+
+private:
+  engine::gateway_core* core_;
+};
+struct gateway_type {
+  static constexpr auto kind = "watched_gateway";
+  using core = watched_gateway;
+  using protocol = actors::batch_gateway::protocol;
+};
+
+std::vector<proto::request_spec> some_requests(std::mt19937_64& random) {
+  std::vector<proto::request_spec> all(1 + random() % 8);
+  std::uint64_t number = 0;
+  for (proto::request_spec& spec : all) {
+    spec.request = request_id{++number};
+    spec.gateway = "/gateway/0";
+    spec.prompt.resize(1 + random() % 20);
+    for (token_id& t : spec.prompt)
+      t = static_cast<token_id>(random() % toy::vocab);
+    spec.sampling.n = 1 + random() % 2;
+    spec.sampling.max_tokens = 1 + static_cast<std::uint32_t>(random() % 12);
+    spec.sampling.seed = random();
+    spec.sampling.logprobs = random() % 2 ? 0 : -1;
+  }
+  return all;
+}
+
+struct totals {
+  std::uint64_t lost = 0, repeated = 0, tokens = 0;
+};
+
+void run_seed(std::uint64_t seed, totals& sum) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random{seed};
+  network_habits habits;
+  if (seed % 4 != 0) {
+    habits.loss = static_cast<double>(random() % 20) / 100;
+    habits.repeat = static_cast<double>(random() % 20) / 100;
+    habits.delay_us_max = 1 + static_cast<std::int64_t>(random() % 20'000);
+  }
+  const auto requests = some_requests(random);
+  engine::gateway_options front;
+  front.window = 1 + random() % 8;
+  front.resend_after = std::chrono::milliseconds{50};
+  engine::gateway_core gateway{front, requests};
+  std::uint64_t stale_states = 0;
+
+  sim_network net{seed, habits};
+  engine::rebalancer_options placing;
+  placing.groups = {{0, toy::layers, toy::experts}};
+  placing.redundant = static_cast<std::uint32_t>(random() % 4);
+  engine::journal_options book;
+  book.resend_after = std::chrono::milliseconds{50};
+  net.add("/control/rebalancer", actors::make_rebalancer(placing));
+  net.add("/control/scheduler", actors::make_scheduler({}));
+  net.add("/control/journal", actors::make_journal(book));
+  net.add("/gateway/0", wrap_core<gateway_type>(&gateway));
+  proto::view_committed view;
+  view.view = epoch{1};
+  const auto ranks = static_cast<std::uint32_t>(1 + random() % 4);
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    engine::rank_options o;
+    o.rank = rank_id{r};
+    o.life = incarnation{50 + r};
+    o.vocab = toy::vocab;
+    o.context_tokens = 64;
+    o.step_rows = static_cast<std::uint32_t>(2 + random() % 15);
+    o.prefill_rows_min = static_cast<std::uint32_t>(1 + random() % 4);
+    o.running_max = static_cast<std::uint32_t>(1 + random() % 5);
+    o.unacknowledged_max = static_cast<std::uint32_t>(1 + random() % 6);
+    o.page_tokens = 8;
+    o.kv_tokens = 40 + random() % 100;
+    o.resend_after = std::chrono::milliseconds{50};
+    net.add(engine::rank_path(o.rank), wrap_core<toy_rank>(o, &stale_states));
+    actors::shard_parts shard;
+    shard.options.rank = o.rank;
+    shard.options.life = o.life;
+    shard.options.hidden = toy::hidden;
+    shard.options.slice_rows = static_cast<std::uint32_t>(1 + random() % 9);
+    shard.runner = std::make_shared<toy_expert_runner>();
+    net.add(engine::shard_path(o.rank), actors::make_expert_shard(std::move(shard)));
+    view.members.push_back({o.rank, {}, o.life, "/rank/" + std::to_string(r)});
+  }
+  net.inject("/control/rebalancer", parcel::of(std::move(view)));
+  net.inject("/gateway/0", parcel::of(proto::start_batch{}));
+  const bool done = net.run([&] { return gateway.done(); }, 400'000, std::chrono::seconds{600});
+  ASSERT_EQ(net.failure(), "");
+  ASSERT_TRUE(done) << "stuck at " << net.now().ns / 1'000'000 << " ms";
+  EXPECT_EQ(stale_states, 0U);
+  sum.lost += net.lost();
+  sum.repeated += net.repeated();
+  sum.tokens += gateway.state().output_tokens;
+  for (const proto::request_spec& spec : requests) {
+    const auto choices = gateway.take_finished();
+    ASSERT_TRUE(choices);
+    ASSERT_EQ(choices->size(), spec.sampling.n);
+    for (std::uint32_t c = 0; c < spec.sampling.n; ++c) {
+      const engine::collected_choice& got = (*choices)[c];
+      const auto wanted = toy::generate(spec, c);
+      ASSERT_EQ(got.tokens, wanted)
+          << "request " << spec.request.v << " choice " << c << ": " << got.end.what;
+      ASSERT_EQ(got.end.reason,
+                wanted.back() == 0 ? proto::finish_reason::stop : proto::finish_reason::length);
+      ASSERT_EQ(got.logprobs.size(), spec.sampling.logprobs < 0 ? 0 : wanted.size());
+    }
+  }
+}
+
+TEST(serving_sim, every_request_gets_its_tokens_exactly_once) {
+  totals sum;
+  for (std::uint64_t seed = 0; seed < 1000 && !testing::Test::HasFailure(); ++seed)
+    run_seed(seed, sum);
+  // The network was as bad as it should be, and there was work.
+  EXPECT_GT(sum.lost, 10'000U);
+  EXPECT_GT(sum.repeated, 10'000U);
+  EXPECT_GT(sum.tokens, 20'000U);
+  RecordProperty("lost", std::to_string(sum.lost));
+  std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens
+            << " tokens\n";
+}
+
+} // namespace
+} // namespace di::test

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cores on one thread with a virtual clock and a lossy network: one seed replays a run.
+#pragma once
+
+#include "actors/core_handle.hpp"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace di::test {
+
+/// What the network does to messages between processes. Within a process they arrive in order.
+struct network_habits {
+  double loss = 0, repeat = 0;   ///< probabilities
+  std::int64_t delay_us_max = 1; ///< [us] uniform; more than one message's gap reorders
+};
+
+class sim_network {
+public:
+  sim_network(std::uint64_t seed, network_habits habits) : random_{seed}, habits_{habits} {}
+
+  std::mt19937_64& random() { return random_; }
+  instant now() const { return now_; }
+  const std::string& failure() const { return failure_; }
+  std::uint64_t lost() const { return lost_; }
+  std::uint64_t repeated() const { return repeated_; }
+
+  void add(const address& path, std::unique_ptr<core_handle> core) {
+    outbox out;
+    settle(path, core->start(now_, out), out);
+    actors_[path] = std::move(core);
+  }
+
+  /// Sends from outside.
+  void inject(const address& to, parcel body) { deliver_at(now_, "/outside", to, std::move(body)); }
+
+  /// Runs until `done`, a failure, or a bound. @return whether it was done
+  bool run(const std::function<bool()>& done, std::size_t events_max, duration limit) {
+    const instant end = now_ + limit;
+    for (std::size_t n = 0; n < events_max && failure_.empty(); ++n) {
+      if (done())
+        return true;
+      if (events_.empty() || events_.top().at > end)
+        return false;
+      event next = events_.top();
+      events_.pop();
+      now_ = next.at;
+      handle(next);
+    }
+    return failure_.empty() && done();
+  }
+
+private:
+  struct event {
+    instant at;
+    std::uint64_t order = 0;
+    address from, to;
+    parcel body; ///< empty: a timer
+    timer which;
+    std::uint64_t generation = 0;
+    bool operator<(const event& o) const { return at != o.at ? at > o.at : order > o.order; }
+  };
+
+  static std::string process_of(const address& path) {
+    if (path.starts_with("/control"))
+      return "/control";
+    return path.substr(0, path.find('/', path.find('/', 1) + 1)); // "/rank/3", "/gateway/0"
+  }
+
+  void deliver_at(instant at, const address& from, const address& to, parcel body) {
+    event e;
+    e.at = at;
+    e.order = ++order_;
+    e.from = from;
+    e.to = to;
+    e.body = std::move(body);
+    events_.push(std::move(e));
+  }
+
+  bool chance(double p) { return std::uniform_real_distribution<double>{}(random_) < p; }
+
+  void post(const address& from, const address& to, const parcel& body) {
+    if (process_of(from) == process_of(to))
+      return deliver_at(now_, from, to, body);
+    if (chance(habits_.loss)) {
+      ++lost_;
+      return;
+    }
+    const int copies = chance(habits_.repeat) ? 2 : 1;
+    repeated_ += copies == 2;
+    for (int i = 0; i < copies; ++i) {
+      auto delay = std::uniform_int_distribution<std::int64_t>{1, habits_.delay_us_max};
+      deliver_at(now_ + std::chrono::microseconds{delay(random_)}, from, to, body);
+    }
+  }
+
+  void handle(const event& e) {
+    const auto at = actors_.find(e.to);
+    if (at == actors_.end())
+      return;
+    outbox out;
+    result<void> outcome;
+    if (e.body.empty()) {
+      auto& generation = timers_[{e.to, e.which}];
+      if (generation != e.generation)
+        return; // replaced or disarmed
+      generation = 0;
+      outcome = at->second->on_due(e.which, now_, out);
+    } else {
+      envelope mail;
+      mail.to = e.to;
+      mail.from = e.from;
+      mail.body = e.body;
+      outcome = at->second->on(mail, now_, out);
+    }
+    at->second->check();
+    settle(e.to, outcome, out);
+  }
+
+  void settle(const address& self, const result<void>& outcome, outbox& out) {
+    if (!outcome)
+      failure_ = self + ": " + outcome.error().render();
+    for (any_effect& effect : out.take()) {
+      if (auto* send = std::get_if<effect::send>(&effect)) {
+        post(self, send->to, send->body);
+      } else if (auto* arm = std::get_if<effect::arm>(&effect)) {
+        event e;
+        e.at = now_ + arm->after;
+        e.order = ++order_;
+        e.to = self;
+        e.which = arm->which;
+        e.generation = timers_[{self, arm->which}] = ++generation_;
+        events_.push(std::move(e));
+      } else if (auto* disarm = std::get_if<effect::disarm>(&effect)) {
+        timers_[{self, disarm->which}] = 0;
+      } else if (auto* fail = std::get_if<effect::fail>(&effect)) {
+        failure_ = self + ": " + fail->err.render();
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  network_habits habits_;
+  instant now_{1};
+  std::priority_queue<event> events_;
+  std::map<address, std::unique_ptr<core_handle>> actors_;
+  std::map<std::pair<address, timer>, std::uint64_t> timers_;
+  std::uint64_t order_ = 0, generation_ = 0, lost_ = 0, repeated_ = 0;
+  std::string failure_;
+};
+
+} // namespace di::test

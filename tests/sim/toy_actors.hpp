@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// RANK and EXPERT_SHARD over the toy model: the production cores, a toy device.
+#pragma once
+
+#include "actors/expert_shard.hpp"
+#include "actors/rank.hpp"
+#include "tests/sim/toy_model.hpp"
+
+namespace di::test {
+
+class toy_rank_core {
+public:
+  toy_rank_core(engine::rank_options options, std::uint64_t* stale_states)
+      : options_{options},
+        core_{options,
+              [](const proto::request_spec& spec,
+                 std::uint32_t choice) -> result<std::unique_ptr<engine::choice_sampler>> {
+                return std::unique_ptr<engine::choice_sampler>{
+                    std::make_unique<toy::sampler>(spec, choice)};
+              }},
+        calls_{options.rank, std::chrono::milliseconds{40}},
+        stale_states_{stale_states} {}
+
+  template <class M>
+  result<void> on(const M& m, instant now, outbox& out) {
+    DI_TRY_VOID(core_.on(m, now, out));
+    drop();
+    wake(out);
+    return {};
+  }
+  result<void> on(const proto::placement_published& m, instant now, outbox& out) {
+    DI_TRY(auto made, engine::placement::from(m));
+    calls_.install(std::make_shared<const engine::placement>(std::move(made)));
+    core_.install_view(m.view, out);
+    out.send("/control/rebalancer",
+             proto::placement_installed{engine::rank_path(options_.rank),
+                                        calls_.current()->version(), options_.life});
+    send_calls(now, out);
+    wake(out);
+    return {};
+  }
+  result<void> on(const proto::work_due&, instant now, outbox& out) {
+    due_ = false;
+    if (computing_ || !calls_.current())
+      return {};
+    plan_ = core_.plan(now);
+    if (plan_.segments.empty())
+      return {};
+    computing_ = true;
+    rows_.clear();
+    for (const engine::planned_segment& s : plan_.segments)
+      for (std::size_t i = 0; i < s.tokens.size(); ++i)
+        rows_.push_back(toy::embed(s.tokens[i], s.first_position + static_cast<std::uint32_t>(i)));
+    layer_ = 0;
+    return begin_layer(now, out);
+  }
+  result<void> on(const proto::expert_rows& m, instant now, outbox& out) {
+    const auto call = calls_.answered(m.call, m.rows.size() / (toy::hidden * 2));
+    if (!call)
+      return {};
+    for (std::size_t i = 0; i < call->entries.size(); ++i)
+      std::memcpy(&answers_[call->entries[i].slot], m.rows.data() + i * toy::hidden * 2, 8);
+    return calls_.complete() ? end_layer(now, out) : result<void>{};
+  }
+  result<void> on(const proto::expert_moved& m, instant now, outbox& out) {
+    calls_.moved(m);
+    send_calls(now, out);
+    return {};
+  }
+  result<void> on(const proto::expert_failed& m, instant, outbox&) {
+    return fail(m.code, "{}", m.what);
+  }
+  result<void> on(const proto::call_known& m, instant now, outbox& out) {
+    if (!m.queued)
+      calls_.forgotten(m.call);
+    send_calls(now, out);
+    return {};
+  }
+  result<proto::rank_state> on(const proto::get_rank&, instant, outbox&) {
+    return proto::rank_state{};
+  }
+  result<void> on_due(timer which, instant now, outbox& out) {
+    if (which.kind != 100)
+      return core_.on_due(which, now, out);
+    for (const engine::expert_call* call : calls_.take_late(now))
+      out.send(engine::shard_path(call->holder.rank),
+               proto::ask_call{call->id, options_.rank, options_.life});
+    if (!calls_.complete())
+      out.arm({100, 0}, std::chrono::milliseconds{40});
+    return {};
+  }
+  void check() const {
+    core_.check();
+    calls_.check();
+  }
+
+private:
+  void wake(outbox& out) {
+    if (computing_ || due_ || !calls_.current() || !core_.has_work())
+      return;
+    due_ = true;
+    out.send(engine::rank_path(options_.rank), proto::work_due{});
+  }
+
+  result<void> begin_layer(instant now, outbox& out) {
+    std::size_t row = 0;
+    experts_.clear();
+    for (const engine::planned_segment& s : plan_.segments) {
+      toy::memory& m = states_[s.sequence];
+      if (m.keys[layer_].size() != s.first_position)
+        ++*stale_states_;
+      for (std::size_t i = 0; i < s.tokens.size(); ++i, ++row) {
+        rows_[row] = toy::attend(m, layer_, rows_[row]);
+        for (const std::int32_t e : toy::route(rows_[row], layer_))
+          experts_.push_back(e);
+      }
+    }
+    answers_.assign(experts_.size(), 0);
+    DI_TRY_VOID(calls_.begin({layer_id{layer_}, static_cast<std::uint32_t>(rows_.size()),
+                              toy::experts_per_token, experts_}));
+    send_calls(now, out);
+    return {};
+  }
+
+  result<void> end_layer(instant now, outbox& out) {
+    for (std::size_t row = 0; row < rows_.size(); ++row)
+      rows_[row] = toy::combine(rows_[row], &answers_[row * toy::experts_per_token]);
+    if (++layer_ < toy::layers)
+      return begin_layer(now, out);
+    std::vector<std::vector<float>> values;
+    std::vector<std::span<const float>> logits;
+    std::size_t row = 0;
+    for (const engine::planned_segment& s : plan_.segments) {
+      row += s.tokens.size();
+      values.push_back(s.draws ? toy::logits(rows_[row - 1]) : std::vector<float>{});
+    }
+    for (const auto& v : values)
+      logits.emplace_back(v);
+    computing_ = false;
+    core_.finish_step(logits, now, out);
+    drop();
+    wake(out);
+    return {};
+  }
+
+  void send_calls(instant now, outbox& out) {
+    for (const engine::expert_call* call : calls_.take_unsent(now)) {
+      proto::expert_batch m;
+      m.call = call->id;
+      m.caller = options_.rank;
+      m.life = options_.life;
+      m.placement = calls_.current()->version();
+      m.layer = call->layer;
+      m.decoding = plan_.prefill_rows == 0;
+      m.hidden = toy::hidden;
+      m.rows = static_cast<std::uint32_t>(rows_.size());
+      std::vector<std::uint8_t> codes(rows_.size() * toy::hidden);
+      for (std::size_t i = 0; i < rows_.size(); ++i)
+        std::memcpy(&codes[i * toy::hidden], &rows_[i], 8);
+      m.codes = shared_bytes::adopt(std::move(codes));
+      m.scales = shared_bytes::adopt(std::vector<std::uint8_t>(rows_.size()));
+      for (const engine::call_entry& e : call->entries) {
+        m.row.push_back(e.row);
+        m.expert.push_back(e.expert);
+        m.weight.push_back(toy::weight_of(rows_[e.row], static_cast<std::int32_t>(e.expert)));
+      }
+      out.send(engine::shard_path(call->holder.rank), std::move(m));
+    }
+    if (!calls_.complete())
+      out.arm({100, 0}, std::chrono::milliseconds{40});
+  }
+
+  void drop() {
+    for (const engine::sequence_key key : core_.take_dropped())
+      states_.erase(key);
+  }
+
+  engine::rank_options options_;
+  engine::rank_core core_;
+  engine::expert_call_core calls_;
+  std::map<engine::sequence_key, toy::memory> states_;
+  engine::step_plan plan_;
+  std::vector<std::uint64_t> rows_, answers_;
+  std::vector<std::int32_t> experts_;
+  std::uint32_t layer_ = 0;
+  bool computing_ = false, due_ = false;
+  std::uint64_t* stale_states_;
+};
+
+struct toy_rank {
+  static constexpr auto kind = "toy_rank";
+  using core = toy_rank_core;
+  using protocol = actors::rank::protocol;
+};
+
+/// A device that computes the toy's experts, for the production shard.
+class toy_expert_runner final : public engine::expert_runner {
+public:
+  result<void> run(std::span<engine::expert_job> jobs) override {
+    for (engine::expert_job& job : jobs)
+      for (std::size_t i = 0; i < job.codes.size(); ++i) {
+        std::uint64_t row = 0;
+        std::memcpy(&row, job.codes[i], 8);
+        const std::uint64_t y = toy::expert_output(job.layer.v, job.expert.v, row, job.weights[i]);
+        std::memcpy(job.out[i], &y, 8);
+      }
+    return {};
+  }
+};
+
+} // namespace di::test
