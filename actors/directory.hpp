@@ -8,9 +8,12 @@
 
 namespace di::actors {
 
-/// A process as the bus knows it, and back.
-bus::peer to_peer(const proto::process_entry& p);
+/// What a process announces of itself: its post office's face; node, role and the like are the
+/// caller's to fill in.
 proto::process_entry to_process(const bus::peer& p);
+/// Routes to all prefixes of a process. @errors those of post_office::add_route
+result<void> add_routes(bus::post_office& office, const proto::process_entry& p);
+void remove_routes(bus::post_office& office, const proto::process_entry& p, const error& reason);
 
 /// Owned by the DIRECTORY shell. A route is in place before anyone is told of its process.
 class routed_directory_core {

@@ -43,14 +43,14 @@ result<proto::snapshot_installed> registrar_core::on(const proto::directory_snap
       continue;
     if (std::find(routes_.begin(), routes_.end(), p) != routes_.end())
       continue;
-    DI_TRY_VOID(options_.office->add_route(to_peer(p)));
+    DI_TRY_VOID(add_routes(*options_.office, p));
     std::erase_if(routes_, [&](const auto& r) { return r.prefix == p.prefix; });
     routes_.push_back(p);
   }
   for (const auto& r : routes_)
     if (std::none_of(m.processes.begin(), m.processes.end(),
                      [&](const auto& p) { return p.prefix == r.prefix; }))
-      options_.office->remove_route(r.prefix, {ec::peer_lost, r.prefix + " left the directory"});
+      remove_routes(*options_.office, r, {ec::peer_lost, r.prefix + " left the directory"});
   std::erase_if(routes_, [&](const auto& r) {
     return std::none_of(m.processes.begin(), m.processes.end(),
                         [&](const auto& p) { return p.prefix == r.prefix; });
@@ -69,7 +69,7 @@ void registrar_core::on(const proto::withdrawn& m, instant /*now*/, outbox& out)
     out.count("di_registrar_stale_facts_total");
     return;
   }
-  options_.office->remove_route(m.prefix, {ec::peer_lost, m.prefix + ": " + m.reason});
+  remove_routes(*options_.office, *found, {ec::peer_lost, m.prefix + ": " + m.reason});
   routes_.erase(found);
 }
 

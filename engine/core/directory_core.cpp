@@ -78,9 +78,18 @@ result<void> directory_core::admit(const proto::process_entry& p) const {
 
 result<proto::resolved> directory_core::on(const proto::resolve& m) const {
   const proto::process_entry* best = nullptr;
-  for (const auto& [prefix, e] : entries_)
-    if (is_below(m.path, prefix) && (!best || prefix.size() > best->prefix.size()))
-      best = &e.process;
+  std::size_t longest = 0;
+  const auto offer = [&](const address& prefix, const proto::process_entry& p) {
+    if (!is_below(m.path, prefix) || prefix.size() <= longest)
+      return;
+    best = &p;
+    longest = prefix.size();
+  };
+  for (const auto& [prefix, e] : entries_) {
+    offer(prefix, e.process);
+    for (const auto& alias : e.process.aliases)
+      offer(alias, e.process);
+  }
   if (!best)
     return fail(ec::not_found, "no process owns {}; {} are known", m.path, entries_.size());
   return proto::resolved{*best};

@@ -20,9 +20,10 @@ struct process_entry {
   std::string role;        ///< control, node, rank or gateway
   rank_id rank;            ///< role rank only
   std::string contract_id; ///< role rank only: kernels, device family, checkpoint; all must agree
+  std::vector<address> aliases; ///< further prefixes that live there, e.g. "/gateway/0"
   friend bool operator==(const process_entry&, const process_entry&) = default;
   DI_FIELDS(process_entry, m.prefix, m.life, m.control_endpoint, m.bulk_endpoint, m.curve_key,
-            m.node, m.role, m.rank, m.contract_id)
+            m.node, m.role, m.rank, m.contract_id, m.aliases)
 };
 
 struct announce {

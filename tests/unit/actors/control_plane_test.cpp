@@ -165,6 +165,19 @@ TEST_F(control_plane, resolves_by_the_longest_prefix_at_a_slash) {
             nullptr);
 }
 
+TEST_F(control_plane, routes_the_further_prefixes_of_a_process) {
+  start({"/control"});
+  auto process = rank_process(7, 70);
+  process.prefix = "/control";
+  process.role = "control";
+  process.aliases = {"/gateway/0", "/cluster"};
+  join(process);
+  EXPECT_EQ(world.office.routes().size(), 3U);
+  const auto mail = world.ask("/control/directory", proto::resolve{"/cluster/meter"});
+  ASSERT_NE(answer_as<proto::resolved>(mail), nullptr);
+  EXPECT_EQ(answer_as<proto::resolved>(mail)->process.prefix, "/control");
+}
+
 TEST_F(control_plane, gives_up_joining_when_nobody_answers) {
   join(rank_process(0, 10)); // no DIRECTORY at all
   for (int i = 0; i < 60 && !ended; ++i)

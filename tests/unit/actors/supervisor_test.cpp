@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Supervision with real shells on fake time, and with a launcher that stands for processes.
+#include "actors/control.hpp"
 #include "actors/supervisor.hpp"
 #include "actors/topic.hpp"
 #include "tests/support/deterministic_system.hpp"
@@ -204,6 +205,51 @@ TEST_F(supervisor_tree, publishes_restarts) {
   EXPECT_EQ(heard[0].path, "/s/a");
   EXPECT_EQ(heard[0].life, 2U);
   EXPECT_EQ(heard[0].reason, "device_lost: spoiled");
+}
+
+TEST_F(supervisor_tree, starts_user_actors_that_fall_alone) {
+  const auto user = [](const char* at, std::uint32_t restarts_max) {
+    di::actors::user_actor a;
+    a.kind = "egg";
+    a.at = at;
+    a.restarts_max = restarts_max;
+    return a;
+  };
+  std::vector<di::error> gave_up;
+  di::actors::start_user_actors(world.system, launcher, "/control",
+                                {user("/cluster/a", 0), user("/cluster/b", 1)},
+                                [&](const di::error& e) { gave_up.push_back(e); })
+      .value();
+  world.run();
+  kill("/cluster/a");
+  ASSERT_EQ(gave_up.size(), 1U);
+  EXPECT_NE(gave_up[0].what.find("/cluster/a"), std::string::npos);
+  kill("/cluster/b");
+  EXPECT_EQ(life("/cluster/b"), 2U);
+}
+
+TEST_F(supervisor_tree, checks_user_actors_before_anything_starts) {
+  di::actors::user_actor a;
+  a.kind = "egg";
+  a.at = "/cluster/a";
+  a.where = "local4.yaml:8:5";
+  const auto verdict = [&](const di::actors::user_actor& second) {
+    const auto outcome = di::actors::check_user_actors(types, {a, second});
+    return outcome ? std::string{"fine"} : outcome.error().render();
+  };
+  auto b = a;
+  EXPECT_EQ(verdict(b), "duplicate: local4.yaml:8:5: two actors at /cluster/a");
+  b.at = "/cluster/b";
+  EXPECT_EQ(verdict(b), "fine");
+  b.listen = {"step_finishd"};
+  EXPECT_EQ(verdict(b), "not_found: local4.yaml:8:5: egg at /cluster/b listens to 'step_finishd', "
+                        "which no message is called");
+  b.listen = {"step_finished"};
+  b.config = {{"broken", "perhaps", "local4.yaml:9:20"}};
+  EXPECT_EQ(verdict(b), "bad_config: local4.yaml:9:20: config of egg at /cluster/b: broken: "
+                        "'perhaps' is neither true nor false");
+  b.kind = "omelette";
+  EXPECT_EQ(verdict(b), "not_found: local4.yaml:8:5: unknown actor kind 'omelette'; known are egg");
 }
 
 TEST_F(supervisor_tree, nests) {
