@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dilaunch run`, and the hidden commands that its processes are: node, child.
+#include "launch/agent.hpp"
 #include "launch/child_main.hpp"
 #include "launch/cluster.hpp"
 #include "launch/commands.hpp"
 #include "launch/node.hpp"
 #include "launch/process.hpp"
+#include "launch/units.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -66,6 +68,8 @@ result<cluster_options> options_of(const run_arguments& a, stdin_file& input) {
                 o.config.model_at.line, o.config.model_at.column, o.config.model_path,
                 model.error().what);
   DI_TRY(o.plan, make_plan(o.config, *model, this_machine()));
+  if (o.plan.launcher == launcher_kind::agent && o.plan.nodes.size() > 1 && a.token_file.empty())
+    return fail(ec::bad_argument, "cluster.launcher agent needs --token-file FILE");
   DI_TRY(o.program, own_program());
   if (a.prompts == "-") {
     DI_TRY(o.batch.prompts, input.keep());
@@ -98,7 +102,38 @@ int run(const run_arguments& a) {
   return run_cluster(std::move(*options));
 }
 
+void add_agent(CLI::App& app, int& exit_code) {
+  const auto a = std::make_shared<agent_options>();
+  const auto wait = std::make_shared<std::string>("60s");
+  auto* c = app.add_subcommand("agent", "Make this host a node of a run started elsewhere");
+  c->add_option("--token-file", a->token_file, "Written by dilaunch run --token-file; mode 0600")
+      ->required()
+      ->option_text("FILE");
+  c->add_option("--join", a->join, "Where the launcher is; default: as the token says")
+      ->option_text("tcp://HOST:PORT");
+  c->add_option("--node", a->node, "Which node to be; default: SLURM_NODEID, or by host name");
+  c->add_option("--host", a->host, "This host's name in the topology")->option_text("NAME");
+  c->add_option("--wait", *wait, "For the token file and the launcher; default 60s")
+      ->option_text("TIME");
+  c->callback([a, wait, &exit_code] {
+    const auto t = parse_time(*wait);
+    if (!t.ok()) {
+      exit_code = complain("--wait: " + t.error().what);
+      return;
+    }
+    a->wait = std::chrono::duration_cast<std::chrono::milliseconds>(*t);
+    take_slurm(*a);
+    exit_code = run_agent(*a);
+  });
+}
+
 } // namespace
+
+int no_up_yet(const std::string& topology) {
+  return complain(fmt::format("dilaunch up is not part of this build. To answer a file of prompts: "
+                              "dilaunch run --topology {} --prompts FILE",
+                              topology.empty() ? "FILE" : topology));
+}
 
 void add_run_commands(CLI::App& app, int& exit_code) {
   const auto a = std::make_shared<run_arguments>();
@@ -124,6 +159,12 @@ void add_run_commands(CLI::App& app, int& exit_code) {
       ->option_text("FILE");
   c->callback([a, &exit_code] { exit_code = run(*a); });
 
+  add_agent(app, exit_code);
+  auto* up = app.add_subcommand("up", "Serve (not part of this build)")->group("");
+  const auto served = std::make_shared<std::string>();
+  up->add_option("--topology,topology", *served)->option_text("FILE");
+  up->callback([served, &exit_code] { exit_code = no_up_yet(*served); });
+
   auto* node = app.add_subcommand("node", "")->group("");
   const auto index = std::make_shared<std::uint32_t>(0);
   node->add_option("--index", *index)->required();
@@ -136,7 +177,7 @@ void add_run_commands(CLI::App& app, int& exit_code) {
   auto* child = app.add_subcommand("child", "")->group("");
   const auto words = std::make_shared<std::vector<std::string>>();
   child->add_option("role", *words); // for people who look at process lists
-  child->callback([&exit_code] { exit_code = child_main(); });
+  child->callback([words, &exit_code] { exit_code = child_main(); });
 }
 
 } // namespace di::launch

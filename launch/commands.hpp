@@ -3,6 +3,8 @@
 // sets `exit_code`.
 #pragma once
 
+#include <string>
+
 namespace CLI {
 class App;
 }
@@ -12,7 +14,10 @@ namespace di::launch {
 /// validate, plan, explain.
 void add_topology_commands(CLI::App& app, int& exit_code);
 
-/// run, node (hidden), child (hidden), agent; `--topology` without a command.
+/// run, agent, up (says that it is not here yet), and the hidden node and child.
 void add_run_commands(CLI::App& app, int& exit_code);
+
+/// Says what to use in place of `up`. @return the exit code
+int no_up_yet(const std::string& topology);
 
 } // namespace di::launch

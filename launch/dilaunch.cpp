@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `dilaunch`: arguments and exit codes, nothing else.
 #include "launch/cmd_checkpoint.hpp"
+#include "launch/cmd_tokenize.hpp"
 #include "launch/commands.hpp"
+#include "launch/units.hpp"
+#include "messaging/wire/protocol_doc.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -9,6 +12,29 @@
 
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
+
+namespace {
+
+/// `dilaunch plna` -> "no command plna; did you mean plan?"
+bool unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-')
+    return false;
+  std::vector<std::string> names;
+  for (const auto* c : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (c->get_name() == argv[1])
+      return false;
+    if (!c->get_group().empty())
+      names.push_back(c->get_name());
+  }
+  const auto hint = di::launch::nearest(argv[1], names);
+  std::fprintf(stderr, "dilaunch: no command %s%s\n", argv[1],
+               hint.empty() ? "; --help lists them" : ("; did you mean " + hint + "?").c_str());
+  return true;
+}
+
+} // namespace
 
 int main(int argc, char** argv) {
   int exit_code = 0;
@@ -17,17 +43,30 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 done, 2 bad arguments or topology, 3 a part of the cluster gave up,\n"
              "4 a check failed, 5 finished with failed requests. `dilaunch COMMAND --help` says "
              "more.");
+  bool print_protocol = false;
+  std::string topology;
+  app.add_flag("--print-protocol", print_protocol, "Print doc/protocol.md");
+  app.add_option("--topology", topology, "Serve this topology (the command up)")
+      ->option_text("FILE");
   di::launch::add_topology_commands(app, exit_code);
+  di::launch::add_run_commands(app, exit_code);
   di::launch::add_checkpoint_commands(app, exit_code);
+  di::launch::add_tokenize_commands(app, exit_code);
+  if (unknown_command(app, argc, argv))
+    return 2;
   try {
     app.parse(argc, argv);
-    if (argc == 1)
-      std::fputs(app.help().c_str(), stdout);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2; // --help and --version come this way too
   } catch (const std::exception& e) {
     std::fprintf(stderr, "dilaunch: %s\n", e.what());
     return 3;
   }
+  if (print_protocol)
+    std::fputs(di::wire::render_protocol().c_str(), stdout);
+  else if (!topology.empty() && app.get_subcommands().empty())
+    return di::launch::no_up_yet(topology);
+  else if (argc == 1)
+    std::fputs(app.help().c_str(), stdout);
   return exit_code;
 }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// From exec to the role's own code.
+#include "launch/child_main.hpp"
+
+#include "launch/child_context.hpp"
+#include "launch/cluster.hpp"
+#include "launch/signals.hpp"
+#include "messaging/base/log.hpp"
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace di::launch {
+
+end_latch::end_latch() : event_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {
+  DI_CHECK(static_cast<bool>(event_));
+}
+
+void end_latch::end(int code, std::string why) {
+  const std::lock_guard lock{guard_};
+  if (verdict_)
+    return;
+  verdict_ = verdict{code, std::move(why)};
+  (void)::eventfd_write(event_.get(), 1);
+}
+
+end_latch::verdict end_latch::wait(const std::function<void()>& drain) {
+  poll_loop loop;
+  signal_source signals{loop, [&](int number) {
+                          if (number == SIGINT)
+                            drain();
+                          else
+                            end(0);
+                        }};
+  loop.watch(event_.get(), [&] { loop.stop(); });
+  loop.run();
+  const std::lock_guard lock{guard_};
+  return *verdict_;
+}
+
+address child_context::prefix() const {
+  return boot.role == process_role::control ? address{"/control"}
+                                            : fmt::format("/rank/{}", boot.index);
+}
+
+result<child_context> child_context::take() {
+  constexpr std::size_t boot_bytes_max = 16U << 20U;
+  child_context c;
+  DI_TRY(const auto json, read_all(boot_fd, boot_bytes_max));
+  ::close(boot_fd);
+  ::fcntl(status_fd, F_SETFD, FD_CLOEXEC);
+  DI_TRY(c.boot, parse_boot(json));
+  log::set_process(c.prefix());
+  log::set_level(c.boot.log_level);
+  auto read = read_topology(c.boot.topology_text, c.boot.topology_file, c.boot.sets);
+  if (!read.value)
+    return fail(error{ec::bad_config, render(read.problems, c.boot.topology_file, c.boot.sets)});
+  c.config = std::move(*read.value);
+  DI_TRY(c.types, actors::make_registry());
+  return c;
+}
+
+result<void> child_context::open(bool with_plugins) {
+  if (with_plugins)
+    for (const auto& plugin : config.plugins)
+      DI_TRY_VOID(actors::load_plugin(plugin, types));
+  bus::post_office_options o;
+  o.prefix = prefix();
+  o.life = boot.life;
+  o.control_endpoint = boot.control_endpoint;
+  o.bulk_endpoint = boot.bulk_endpoint;
+  if (boot.curve) {
+    o.keys = {boot.curve->public_key, boot.curve->secret_key};
+    o.allowed_keys = boot.curve->allowed;
+  }
+  o.codecs = types.codecs();
+  o.peers = std::max(limits::peers_default, std::size_t{config.ep} + 8);
+  DI_TRY(office, bus::make_post_office(std::move(o)));
+  report_status({status_kind::bound, office->self(), {}});
+  if (boot.control)
+    DI_TRY_VOID(office->add_route(*boot.control));
+  actors::system_options s;
+  s.threads = boot.role == process_role::control ? 2 : 1;
+  system = std::make_unique<actors::system>(std::move(s), *office);
+  return {};
+}
+
+void report_status(const child_status& status) {
+  (void)write_all(status_fd, to_json(status) + "\n");
+}
+
+int give_up(const error& why) {
+  log::error("process_failed", {{"code", to_string(why.code)}, {"what", why.what}});
+  report_status({status_kind::failed, {}, why.what});
+  return why.code == ec::bad_config || why.code == ec::bad_argument ? exit_usage : exit_gave_up;
+}
+
+int child_main() {
+  block_signals();
+  auto context = child_context::take();
+  if (!context.ok())
+    return give_up(context.error());
+  end_latch latch;
+  return context->boot.role == process_role::control ? control_process(*context, latch)
+                                                     : rank_process(*context, latch);
+}
+
+} // namespace di::launch

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control process: the cluster-wide actors, users' actors, and in `run` the batch gateway.
+#include "actors/control.hpp"
+#include "actors/directory.hpp"
+#include "actors/serving_boot.hpp"
+#include "actors/telemetry.hpp"
+#include "launch/child_context.hpp"
+#include "launch/cluster.hpp"
+#include "messaging/base/log.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace di::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t prompts_bytes_max = 1U << 30U;
+
+/// The batch's files; live as long as its gateway.
+struct batch_files {
+  unique_fd output;
+  bool progress = false;
+
+  result<std::string> open(const batch_boot& b) {
+    const unique_fd in{::open(b.prompts.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (!in)
+      return fail(ec::bad_argument, "--prompts {}: {}", b.prompts, std::strerror(errno));
+    if (!b.output.empty()) {
+      output = unique_fd{::open(b.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+      if (!output)
+        return fail(ec::bad_argument, "--output {}: {}", b.output, std::strerror(errno));
+    }
+    progress = b.progress;
+    return read_all(in.get(), prompts_bytes_max);
+  }
+};
+
+actors::spawn_options ends(end_latch& latch) {
+  actors::spawn_options o;
+  o.ended = [&latch](const error& e) {
+    if (e.code != ec::ok)
+      latch.end(exit_gave_up, e.render());
+  };
+  return o;
+}
+
+result<void> start_cluster_actors(child_context& c, const actors::model_outline& model,
+                                  end_latch& latch) {
+  auto& system = *c.system;
+  DI_TRY_VOID(system.spawn(topic_address, actors::make_topic(), ends(latch)));
+  DI_TRY_VOID(system.spawn("/control/telemetry", actors::make_telemetry()));
+  engine::membership_options m;
+  m.listeners = {"/control/rebalancer"};
+  m.members_min = c.config.ep;
+  DI_TRY_VOID(system.spawn("/control/membership", actors::make_membership(m), ends(latch)));
+  actors::control_settings s;
+  s.redundant_experts = c.config.redundant_experts;
+  DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
+  engine::directory_options d;
+  d.expected = {"/control"};
+  for (std::uint32_t r = 0; r < c.config.ep; ++r)
+    d.expected.push_back(fmt::format("/rank/{}", r));
+  d.formed_to = {"/control/membership"};
+  d.form_within = c.config.start_timeout;
+  return system.spawn("/control/directory", actors::make_directory(std::move(d), *c.office),
+                      ends(latch));
+}
+
+result<void> join(child_context& c, end_latch& latch) {
+  actors::registrar_options r;
+  r.process = actors::to_process(c.office->self());
+  r.process.role = "control";
+  r.process.aliases = {"/gateway/0"};
+  r.office = c.office.get();
+  r.join_within = c.config.start_timeout;
+  r.installed = [](const proto::directory_snapshot&) {
+    report_status({status_kind::ready, {}, {}});
+  };
+  DI_TRY_VOID(
+      c.system->spawn("/control/registrar", actors::make_registrar(std::move(r)), ends(latch)));
+  actors::sampler_options m;
+  m.source = c.prefix();
+  m.life = c.boot.life;
+  m.counters = &c.system->counters();
+  return c.system->spawn("/control/sampler", actors::make_sampler(std::move(m)));
+}
+
+std::vector<actors::user_actor> user_actors(const topology& t) {
+  std::vector<actors::user_actor> out;
+  for (const auto& a : t.actors) {
+    actors::user_actor u;
+    u.kind = a.kind;
+    u.at = a.at;
+    u.where = a.where.set == 0 ? fmt::format("{}:{}:{}", t.file, a.where.line, a.where.column)
+                               : fmt::format("--set {}", a.where.set);
+    for (const auto& [key, value] : a.config)
+      u.config.push_back({key, value, u.where});
+    u.listen = a.listen;
+    u.restarts_max = a.restart_max;
+    u.restart_window = std::chrono::milliseconds{a.restart_window_ms};
+    out.push_back(std::move(u));
+  }
+  return out;
+}
+
+result<void> start_batch(child_context& c, const actors::model_outline& model, batch_files& files,
+                         end_latch& latch) {
+  DI_TRY(auto prompts, files.open(*c.boot.batch));
+  actors::batch_settings b;
+  b.prompts = std::move(prompts);
+  b.write = actors::descriptor_writer(files.output ? files.output.get() : STDOUT_FILENO);
+  if (files.progress)
+    b.show = [](std::string_view text) {
+      (void)write_all(terminal_fd, fmt::format("\r\033[K{}", text));
+    };
+  b.finished = [&latch, progress = files.progress](const proto::batch_finished& f) {
+    if (progress)
+      (void)write_all(terminal_fd, "\r\033[K");
+    log::info("batch_finished", {{"prompts", f.prompts},
+                                 {"failed", f.failed},
+                                 {"prompt_tokens", f.prompt_tokens},
+                                 {"output_tokens", f.output_tokens},
+                                 {"elapsed_us", f.elapsed_us}});
+    report_status({status_kind::finished, {}, {}});
+    latch.end(f.failed == 0 ? exit_done : exit_requests_failed);
+  };
+  return actors::spawn_batch_gateway(*c.system, model, std::move(b));
+}
+
+result<void> start(child_context& c, batch_files& files,
+                   std::unique_ptr<actors::local_launcher>& launcher, end_latch& latch) {
+  DI_TRY_VOID(c.open(true));
+  DI_TRY(const auto model, actors::read_model_outline(c.config.model_path));
+  const auto users = user_actors(c.config);
+  DI_TRY_VOID(actors::check_user_actors(c.types, users));
+  DI_TRY_VOID(start_cluster_actors(c, model, latch));
+  launcher = std::make_unique<actors::local_launcher>(*c.system, c.types);
+  DI_TRY_VOID(
+      actors::start_user_actors(*c.system, *launcher, c.prefix(), users,
+                                [&latch](const error& e) { latch.end(exit_gave_up, e.render()); }));
+  if (c.boot.batch)
+    DI_TRY_VOID(start_batch(c, model, files, latch));
+  return join(c, latch);
+}
+
+} // namespace
+
+int control_process(child_context& c, end_latch& latch) {
+  batch_files files;
+  std::unique_ptr<actors::local_launcher> launcher;
+  if (const auto started = start(c, files, launcher, latch); !started.ok())
+    return give_up(started.error());
+  const auto verdict = latch.wait([&] {
+    log::warn("drain_requested");
+    // What is done is written, the rest is reported as cancelled.
+    c.system->stop("/gateway/0", {ec::cancelled, "the run was stopped"});
+    latch.end(exit_requests_failed, "stopped by a signal; unfinished requests were cancelled");
+  });
+  if (!verdict.why.empty()) {
+    log::error("control_ended", {{"what", verdict.why}});
+    report_status({status_kind::failed, {}, verdict.why});
+  }
+  c.system->stop("/gateway/0");
+  if (!c.system->stop_all(1s))
+    ::_exit(verdict.code);
+  return verdict.code;
+}
+
+} // namespace di::launch

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rank process: model, RANK and EXPERT_SHARD, and its place in the cluster.
+#include "actors/control.hpp"
+#include "actors/directory.hpp"
+#include "actors/serving_boot.hpp"
+#include "actors/telemetry.hpp"
+#include "launch/child_context.hpp"
+#include "launch/cluster.hpp"
+#include "launch/memory_model.hpp"
+#include "messaging/base/log.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <unistd.h>
+
+namespace di::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// What must agree on all ranks for their bits to agree: kernels, device family, weights.
+std::string contract_of(const engine::loaded_model& model) {
+  return fmt::format("kernels-1/cpu/{}", model.files().hash());
+}
+
+std::uint64_t kv_tokens(const engine::model_spec& spec, const topology& t) {
+  const auto room = kv_room(spec, t);
+  const auto rings = room.sequence_bytes * t.max_sequences;
+  const auto pages = room.room_bytes > rings ? room.room_bytes - rings : 0;
+  return std::max<std::uint64_t>(1, pages / std::max<std::uint64_t>(1, room.page_bytes))
+         * t.page_tokens;
+}
+
+result<void> start(child_context& c, end_latch& latch) {
+  const auto began = std::chrono::steady_clock::now();
+  DI_TRY_VOID(c.open(false));
+  DI_TRY(auto loaded, engine::loaded_model::load(c.config.model_path));
+  const std::shared_ptr<const engine::loaded_model> weights{std::move(loaded)};
+  DI_TRY(const auto outline, actors::read_model_outline(c.config.model_path));
+
+  actors::rank_settings s;
+  s.rank = rank_id{c.boot.index};
+  s.life = c.boot.life;
+  s.threads = c.boot.threads;
+  s.kv_tokens = kv_tokens(weights->spec(), c.config);
+  s.step_rows = c.config.step_rows;
+  s.running_max = c.config.max_sequences;
+  s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
+  DI_TRY_VOID(actors::spawn_rank_serving(*c.system, weights, outline, s));
+
+  actors::registrar_options r;
+  r.process = actors::to_process(c.office->self());
+  r.process.node = node_id{c.boot.node};
+  r.process.role = "rank";
+  r.process.rank = s.rank;
+  r.process.contract_id = contract_of(*weights);
+  r.office = c.office.get();
+  r.join_within = c.config.start_timeout;
+  r.installed = [](const proto::directory_snapshot&) {
+    report_status({status_kind::ready, {}, {}});
+  };
+  actors::spawn_options ended;
+  ended.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
+  DI_TRY_VOID(c.system->spawn(c.prefix() + "/registrar", actors::make_registrar(std::move(r)),
+                              std::move(ended)));
+  actors::sampler_options m;
+  m.source = c.prefix();
+  m.life = c.boot.life;
+  m.counters = &c.system->counters();
+  DI_TRY_VOID(c.system->spawn(c.prefix() + "/sampler", actors::make_sampler(std::move(m))));
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - began);
+  log::info("rank_loaded", {{"node", c.boot.node},
+                            {"threads", c.boot.threads},
+                            {"kv_tokens", s.kv_tokens},
+                            {"load_ms", took.count()}});
+  return {};
+}
+
+} // namespace
+
+int rank_process(child_context& c, end_latch& latch) {
+  if (const auto started = start(c, latch); !started.ok())
+    return give_up(started.error());
+  const auto verdict = latch.wait([] {}); // draining is control's work
+  if (verdict.code != exit_done) {
+    log::error("rank_failed", {{"what", verdict.why}});
+    report_status({status_kind::failed, {}, verdict.why});
+  }
+  // A step may be in the middle of its kernels; nobody waits for it any more.
+  if (!c.system->stop_all(200ms))
+    ::_exit(verdict.code);
+  return verdict.code;
+}
+
+} // namespace di::launch
