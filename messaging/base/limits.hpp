@@ -87,6 +87,8 @@ inline constexpr std::size_t credit_grant_divisor = 8;
 inline constexpr int socket_frames_max = 1'024;
 /// Frames taken from one socket before the others get their turn.
 inline constexpr std::size_t frames_per_turn = 64;
+/// Envelopes delivered from one socket before the others get their turn; a batch is not split.
+inline constexpr std::size_t mails_per_turn = 2'048;
 
 /// A peer that does not reconnect for this long after a disconnect is taken as lost, on one host.
 inline constexpr std::chrono::milliseconds reconnect_grace_ipc{60};

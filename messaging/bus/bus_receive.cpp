@@ -15,7 +15,9 @@ void bus_thread::receive(lane l) {
   socket& s = routers_[static_cast<std::size_t>(l)];
   if (!s)
     return;
-  for (std::size_t n = 0; n < limits::frames_per_turn; ++n) {
+  // The other lane, and answers, get their turn even while mail streams in.
+  const std::uint64_t enough = counters_.received + limits::mails_per_turn;
+  for (std::size_t n = 0; n < limits::frames_per_turn && counters_.received < enough; ++n) {
     part id;
     if (!s.receive(id))
       return;

@@ -7,6 +7,9 @@
 #include "messaging/proto/bus.hpp"
 #include "messaging/wire/codec.hpp"
 
+#include <pthread.h>
+#include <signal.h>
+
 namespace di::bus {
 namespace {
 
@@ -92,20 +95,24 @@ void bus_thread::stop() {
 
 // --- any thread -------------------------------------------------------------------------------
 
-void bus_thread::send(std::shared_ptr<link> to, lane l, outgoing&& mail) {
+void bus_thread::post(posted&& p) {
   {
     const std::lock_guard lock{guard_};
-    posted_.push_back({std::move(to), l, std::move(mail), false});
+    posted_.push_back(std::move(p));
   }
   wake_.notify();
 }
 
+void bus_thread::send(std::shared_ptr<link> to, lane l, outgoing&& mail) {
+  post({action::mail, std::move(to), l, std::move(mail)});
+}
+
+void bus_thread::open(std::shared_ptr<link> l) {
+  post({action::open, std::move(l), lane::control, {}});
+}
+
 void bus_thread::close(std::shared_ptr<link> l) {
-  {
-    const std::lock_guard lock{guard_};
-    posted_.push_back({std::move(l), lane::control, {}, true});
-  }
-  wake_.notify();
+  post({action::close, std::move(l), lane::control, {}});
 }
 
 void bus_thread::wake() {
@@ -115,6 +122,11 @@ void bus_thread::wake() {
 // --- the loop ---------------------------------------------------------------------------------
 
 void bus_thread::run() {
+  // Signals are for the main thread.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  pthread_setname_np(pthread_self(), "bus");
   for (;;) {
     const instant now = real_env().now();
     std::optional<instant> due = events_.on_time(now);
@@ -171,21 +183,29 @@ void bus_thread::take_posted() {
   }
   for (posted& p : batch_) {
     link& l = *p.to;
-    if (p.close) {
+    if (p.what == action::close) {
       unsent(l.close(true), error{ec::peer_lost, "the route to " + l.who().prefix + " is gone"});
       open_.erase(&l);
-    } else if (l.lost() && !p.mail.first) {
-      l.drop(p.which, p.mail);
+      continue;
+    }
+    if (l.lost()) {
+      if (p.what == action::mail)
+        l.drop(p.which, p.mail);
       if (p.mail.request != 0)
         unsent({p.mail.request}, error{ec::peer_lost, l.who().prefix + " is lost"});
-    } else {
-      open_.try_emplace(&l, p.to);
-      if (l.needs_hello(p.which))
-        say_hello(l, p.which);
-      l.queue(p.which, std::move(p.mail));
+      continue;
     }
+    open_.try_emplace(&l, p.to);
+    if (l.needs_hello(p.which))
+      say_hello(l, p.which);
+    if (p.what == action::mail)
+      l.queue(p.which, std::move(p.mail));
   }
   batch_.clear();
+  flush_links();
+}
+
+void bus_thread::flush_links() {
   for (auto at = open_.begin(); at != open_.end();) {
     const std::shared_ptr<link> l = (at++)->second; // the verdict may erase it
     for (const lane which : {lane::control, lane::bulk})
@@ -273,7 +293,19 @@ std::optional<instant> bus_thread::next_link_due(instant now) const {
 
 void bus_thread::shut_down() {
   take_posted();
-  // Connections that stand take what is left; others have nobody to give it to.
+  // Last words, e.g. why this process ends, may still wait for their connection.
+  const instant end = real_env().now() + limits::linger;
+  for (instant now = real_env().now(); now < end; now = real_env().now()) {
+    items_.clear();
+    for (const auto& [key, l] : open_)
+      for (const lane which : {lane::control, lane::bulk})
+        if (l->waits(which) && !l->lost())
+          items_.push_back({l->socket_of(which), 0, ZMQ_POLLOUT, 0});
+    if (items_.empty())
+      break;
+    zmq_poll(items_.data(), static_cast<int>(items_.size()), (end - now).count() / 1'000'000 + 1);
+    flush_links();
+  }
   for (const auto& [key, l] : open_)
     static_cast<void>(l->close(true));
   open_.clear();

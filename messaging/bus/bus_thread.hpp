@@ -61,17 +61,20 @@ public:
   // --- any thread -----------------------------------------------------------------------------
   void send(std::shared_ptr<link> to, lane l, outgoing&& mail);
   void close(std::shared_ptr<link> l);
+  /// Connects without mail, so that the end of the peer is seen.
+  void open(std::shared_ptr<link> l);
   void allow_key(const std::string& public_key) { zap_.allow(public_key); }
   /// Looks at deadlines again.
   void wake();
   const link_options& links() const noexcept { return options_.links; }
 
 private:
+  enum class action { mail, open, close };
   struct posted {
+    action what = action::mail;
     std::shared_ptr<link> to;
     lane which = lane::control;
     outgoing mail;
-    bool close = false;
   };
   struct incoming {
     std::array<std::uint64_t, lanes> last{};
@@ -96,6 +99,8 @@ private:
   void judge(const std::shared_ptr<link>& l, link::event verdict);
   void unsent(const std::vector<std::uint64_t>& requests, const error& reason);
   void shut_down();
+  void flush_links();
+  void post(posted&& p);
   std::optional<instant> next_link_due(instant now) const;
 
   bus_thread_options options_;

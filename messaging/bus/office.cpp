@@ -226,7 +226,9 @@ result<void> office::watch(const address& path, const address& watcher) {
   if (!fresh)
     return {};
   if (to.remote != nullptr && !to.remote->lost()) {
-    if (path != to.prefix)
+    if (path == to.prefix)
+      bus_.open(to.remote); // a process is watched by its connection
+    else
       tell_bus(to.remote, proto::watch_path{path, watcher});
     // It may have been lost since it was found: then nobody tells us any more.
     if (!to.remote->lost())

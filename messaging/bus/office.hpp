@@ -78,6 +78,9 @@ private:
   // receiving
   void take_bus_mail(const wire::frame_label& label, const parcel& body);
   void take_hello(const proto::hello& m, incarnation meant);
+  /// Makes room for a peer that says hello: one that said it and was never written to. On the bus
+  /// thread. @pre guard_ is held
+  void forget_unused_link();
   void take_watch(const proto::watch_path& m, incarnation watcher_life);
   void take_request(envelope&& mail, const wire::frame_label& label);
   void take_answer(envelope&& mail, const wire::frame_label& label);

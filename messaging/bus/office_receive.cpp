@@ -124,6 +124,8 @@ void office::take_hello(const proto::hello& m, incarnation meant) {
       return;
     link_ptr& to = links_[m.life];
     if (to == nullptr) {
+      if (links_.size() > 2 * options_.peers)
+        forget_unused_link();
       if (links_.size() > 2 * options_.peers) {
         links_.erase(m.life);
         log::warn("hello_refused", {{"from", m.prefix}, {"why", "too many peers"}});
@@ -136,6 +138,19 @@ void office::take_hello(const proto::hello& m, incarnation meant) {
   }
   if (meant != options_.life)
     on_stale(m.life, meant);
+}
+
+void office::forget_unused_link() {
+  for (auto at = links_.begin(); at != links_.end(); ++at) {
+    const link_ptr& l = at->second;
+    if (l == nullptr || !l->learned.load() || l->open(lane::control) || l->open(lane::bulk))
+      continue;
+    if (const auto by_prefix = learned_.find(l->who().prefix);
+        by_prefix != learned_.end() && by_prefix->second == l)
+      learned_.erase(by_prefix);
+    links_.erase(at);
+    return;
+  }
 }
 
 void office::take_watch(const proto::watch_path& m, incarnation watcher_life) {

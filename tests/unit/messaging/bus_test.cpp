@@ -215,6 +215,55 @@ TEST_F(two_offices, bounce_pending_requests_when_the_peer_ends) {
   EXPECT_EQ(left->stats().peers_lost, 1u);
 }
 
+TEST_F(two_offices, see_the_end_of_a_process_that_is_only_watched) {
+  ASSERT_TRUE(left->watch("/rank/1", "/control/a").ok());
+  ASSERT_TRUE(eventually([&] { return right->stats().received > 0; })); // the hello
+  right.reset();
+  const auto got = a.next();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->body.as<proto::actor_down>()->path, "/rank/1");
+  EXPECT_EQ(got->body.as<proto::actor_down>()->code, ec::peer_lost);
+}
+
+TEST_F(two_offices, send_their_last_words) {
+  mailbox c;
+  ASSERT_TRUE(left->bind("/control/c", c.deliver()).ok());
+  ASSERT_TRUE(right->add_route(left->self()).ok());
+  ASSERT_TRUE(right->post(tell("/control/c", "/rank/1/b", ping{1, "device lost"})).ok());
+  right.reset(); // its connection is not even there yet
+  const auto got = c.next();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->body.as<ping>()->text, "device lost");
+}
+
+TEST(bus_hellos, keep_coming_in_when_many_peers_came_and_went) {
+  run_dir dir;
+  auto options = ipc_options(dir, "/control");
+  options.peers = 4;
+  const auto left = start(options);
+  mailbox a;
+  ASSERT_TRUE(left->bind("/control/a", a.deliver()).ok());
+  for (std::uint64_t n = 0; n < 30; ++n) {
+    const auto right = start(ipc_options(dir, "/rank/" + std::to_string(n)));
+    mailbox b;
+    const address me = "/rank/" + std::to_string(n) + "/b";
+    ASSERT_TRUE(right->bind(me, b.deliver()).ok());
+    ASSERT_TRUE(right->add_route(left->self()).ok());
+    if (n % 8 != 7) { // most are never written to
+      ASSERT_TRUE(right->post(tell("/control/a", me, ping{n, ""})).ok());
+      ASSERT_TRUE(a.next().has_value());
+      continue;
+    }
+    ASSERT_TRUE(right->post(request(*right, "/control/a", me, ping{n, ""})).ok());
+    const auto asked = a.next();
+    ASSERT_TRUE(asked.has_value());
+    ASSERT_TRUE(left->post(reply(*asked, ping{n, ""})).ok());
+    const auto got = b.next();
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->kind, mail_kind::reply);
+  }
+}
+
 TEST_F(two_offices, refuse_mail_from_a_life_that_was_replaced) {
   ASSERT_TRUE(right->add_route(left->self()).ok());
   ASSERT_TRUE(left->post(tell("/rank/1/b", "/control/a", ping{1, ""})).ok());
