@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// RANK's decisions: what is refused, how steps are planned, what is committed and sent again.
+#include "engine/core/rank_core.hpp"
+#include "tests/support/sent_mail.hpp"
+
+#include <gtest/gtest.h>
+
+namespace di::engine {
+namespace {
+
+using test::only;
+using test::sent;
+
+/// Draws 100, 101, …; ends with `stop_at`.
+class counting_sampler final : public choice_sampler {
+public:
+  explicit counting_sampler(token_id stop_at) : stop_at_{stop_at} {}
+  result<drawn_token> draw(std::span<const float> logits, std::span<const token_id>) override {
+    if (logits.empty())
+      return fail(ec::internal, "no logits");
+    return drawn_token{100 + drawn_, {0.5, {}, {}}};
+  }
+  proto::choice_end accept(token_id token) override {
+    ++drawn_;
+    proto::choice_end end;
+    if (token == stop_at_) {
+      end.reason = proto::finish_reason::stop;
+      end.kept_tokens = static_cast<std::uint32_t>(drawn_);
+    }
+    return end;
+  }
+
+private:
+  token_id stop_at_;
+  token_id drawn_ = 0;
+};
+
+rank_options small_rank() {
+  rank_options o;
+  o.rank = rank_id{3};
+  o.life = incarnation{33};
+  o.vocab = 200;
+  o.context_tokens = 100;
+  o.step_rows = 8;
+  o.prefill_rows_min = 3;
+  o.running_max = 16;
+  o.waiting_max = 20;
+  o.unacknowledged_max = 4;
+  o.page_tokens = 10;
+  o.kv_tokens = 1000;
+  return o;
+}
+
+rank_core make_core(rank_options o = small_rank(), token_id stop_at = -1) {
+  return rank_core{o, [stop_at](const proto::request_spec&, std::uint32_t) {
+                     return result<std::unique_ptr<choice_sampler>>{
+                         std::make_unique<counting_sampler>(stop_at)};
+                   }};
+}
+
+proto::assign_request ask(std::uint64_t id, std::size_t prompt, std::uint32_t max_tokens) {
+  proto::assign_request m;
+  m.spec.request = request_id{id};
+  m.spec.prompt.assign(prompt, 1);
+  m.spec.sampling.max_tokens = max_tokens;
+  m.attempt = 1;
+  return m;
+}
+
+/// Runs the next step with logits that are there.
+std::vector<token_id> step(rank_core& core, outbox& out, instant now = {}) {
+  const step_plan plan = core.plan(now);
+  const std::vector<float> row(4);
+  std::vector<std::span<const float>> logits;
+  for (const planned_segment& s : plan.segments)
+    logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
+  auto drawn = core.finish_step(logits, now, out);
+  core.check();
+  return drawn;
+}
+
+ec refusal(rank_core& core, const proto::assign_request& m) {
+  outbox out;
+  EXPECT_TRUE(core.on(m, {}, out));
+  core.check();
+  return only<proto::assignment_refused>(out).code;
+}
+
+TEST(rank_core, refuses_what_it_cannot_serve_by_name) {
+  rank_core core = make_core();
+  outbox out;
+  ASSERT_TRUE(core.on(ask(7, 90, 11), {}, out));
+  const auto refused = only<proto::assignment_refused>(out);
+  EXPECT_EQ(refused.code, ec::context_exceeded);
+  EXPECT_EQ(refused.what, "request 7: 90 prompt tokens and max_tokens=11 exceed the context of 100 "
+                          "tokens");
+  EXPECT_EQ(refusal(core, ask(8, 0, 1)), ec::bad_argument);
+  auto strange = ask(9, 2, 1);
+  strange.spec.prompt[1] = 200;
+  EXPECT_EQ(refusal(core, strange), ec::bad_argument);
+  auto other_life = ask(10, 2, 1);
+  other_life.life = incarnation{34};
+  EXPECT_EQ(refusal(core, other_life), ec::stale_incarnation);
+  auto many = ask(11, 2, 1);
+  many.spec.sampling.n = 21;
+  EXPECT_EQ(refusal(core, many), ec::unavailable);
+  core.install_view(epoch{5}, out);
+  auto old_view = ask(12, 2, 1);
+  old_view.view = epoch{4};
+  EXPECT_EQ(refusal(core, old_view), ec::stale_epoch);
+  rank_options tight = small_rank();
+  tight.kv_tokens = 50;
+  rank_core small = make_core(tight);
+  EXPECT_EQ(refusal(small, ask(13, 41, 10)), ec::kv_exhausted);
+  ASSERT_TRUE(small.on(proto::drain_rank{}, {}, out));
+  EXPECT_EQ(refusal(small, ask(14, 1, 1)), ec::unavailable);
+}
+
+TEST(rank_core, takes_decode_rows_first_and_keeps_room_for_prompts) {
+  rank_core core = make_core();
+  outbox out;
+  for (std::uint64_t id = 1; id <= 6; ++id)
+    ASSERT_TRUE(core.on(ask(id, 1, 20), {}, out));
+  step(core, out); // six one-token prompts fit one step
+  ASSERT_TRUE(core.on(ask(7, 30, 5), {}, out));
+  std::uint32_t prompt_rows = 0;
+  std::vector<int> served(7);
+  for (int i = 0; i < 2; ++i) {
+    const step_plan plan = core.plan({});
+    EXPECT_EQ(plan.rows, 8U);
+    EXPECT_EQ(plan.prefill_rows, 3U);
+    EXPECT_EQ(plan.segments.size(), 6U);
+    EXPECT_EQ(plan.segments.back().tokens.size(), 3U); // the prompt comes last
+    EXPECT_EQ(plan.segments.back().first_position, prompt_rows);
+    prompt_rows += plan.prefill_rows;
+    for (const auto& s : plan.segments)
+      ++served.at(s.sequence - 1);
+    const std::vector<float> row(4);
+    std::vector<std::span<const float>> logits;
+    for (const planned_segment& s : plan.segments)
+      logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
+    core.finish_step(logits, {}, out);
+  }
+  // Five of six decode rows fit: the turn goes round, nobody is left out twice.
+  for (int i = 0; i < 6; ++i)
+    EXPECT_GE(served[static_cast<std::size_t>(i)], 1) << i;
+}
+
+TEST(rank_core, commits_each_token_and_ends_at_the_limit) {
+  rank_core core = make_core();
+  outbox out;
+  auto request = ask(1, 3, 2);
+  request.spec.sampling.logprobs = 0;
+  ASSERT_TRUE(core.on(request, {}, out));
+  EXPECT_EQ(only<proto::request_taken>(out).attempt, 1U);
+  out.take();
+  EXPECT_EQ(step(core, out), std::vector<token_id>{100});
+  auto commit = only<proto::tokens_committed>(out);
+  EXPECT_EQ(commit.first_index, 0U);
+  EXPECT_EQ(commit.tokens, std::vector<token_id>{100});
+  EXPECT_EQ(commit.logprobs.size(), 1U);
+  EXPECT_EQ(commit.end.reason, proto::finish_reason::none);
+  out.take();
+  step(core, out);
+  commit = only<proto::tokens_committed>(out);
+  EXPECT_EQ(commit.first_index, 1U);
+  EXPECT_EQ(commit.end.reason, proto::finish_reason::length);
+  EXPECT_EQ(commit.end.kept_tokens, 2U);
+  EXPECT_EQ(core.take_dropped().size(), 1U);
+  EXPECT_FALSE(core.has_work());
+  out.take();
+  ASSERT_TRUE(core.on(proto::commit_accepted{request_id{1}, 0, 1, 2, true}, {}, out));
+  EXPECT_EQ(only<proto::request_settled>(out).request, request_id{1});
+  core.check();
+  out.take();
+  ASSERT_TRUE(core.on(request, {}, out)); // assigned once more after its end
+  EXPECT_EQ(only<proto::request_settled>(out).request, request_id{1});
+  EXPECT_FALSE(core.has_work());
+}
+
+TEST(rank_core, sends_again_what_is_not_acknowledged_and_pauses) {
+  rank_core core = make_core();
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 2, 50), {}, out));
+  for (int i = 0; i < 10; ++i)
+    step(core, out);
+  EXPECT_EQ(core.unacknowledged(), 4U); // then it waits
+  EXPECT_FALSE(core.has_work());
+  out.take();
+  const instant later = instant{} + std::chrono::seconds{1};
+  ASSERT_TRUE(core.on_due({1, 0}, later, out));
+  auto again = only<proto::tokens_committed>(out);
+  EXPECT_EQ(again.first_index, 0U);
+  EXPECT_EQ(again.tokens.size(), 4U);
+  EXPECT_TRUE(test::armed(out));
+  out.take();
+  ASSERT_TRUE(core.on(proto::commit_accepted{request_id{1}, 0, 1, 3, false}, later, out));
+  EXPECT_TRUE(core.has_work());
+  ASSERT_TRUE(core.on_due({1, 0}, later + std::chrono::seconds{1}, out));
+  again = only<proto::tokens_committed>(out);
+  EXPECT_EQ(again.first_index, 3U);
+  EXPECT_EQ(again.tokens, std::vector<token_id>{103});
+  core.check();
+}
+
+TEST(rank_core, ends_with_the_token_that_its_sampler_names) {
+  rank_core core = make_core(small_rank(), 102);
+  outbox out;
+  auto request = ask(1, 5, 50);
+  request.spec.sampling.n = 2;
+  ASSERT_TRUE(core.on(request, {}, out));
+  for (int i = 0; i < 5; ++i)
+    step(core, out);
+  int ends = 0;
+  for (const auto& [to, m] : sent<proto::tokens_committed>(out)) {
+    EXPECT_EQ(to, "/control/journal");
+    if (m.end.reason != proto::finish_reason::none) {
+      EXPECT_EQ(m.end.reason, proto::finish_reason::stop);
+      EXPECT_EQ(m.tokens.back(), 102);
+      ++ends;
+    }
+  }
+  EXPECT_EQ(ends, 2);
+}
+
+TEST(rank_core, resumes_behind_the_emitted_tokens) {
+  rank_core core = make_core();
+  outbox out;
+  auto request = ask(1, 3, 5);
+  request.attempt = 2;
+  request.spec.sampling.n = 2;
+  request.progress = {{0, {100, 101}, false}, {1, {100, 101, 102}, true}};
+  ASSERT_TRUE(core.on(request, {}, out));
+  const step_plan plan = core.plan({});
+  ASSERT_EQ(plan.segments.size(), 1U); // the second choice had ended
+  EXPECT_EQ(plan.segments[0].tokens, (std::vector<token_id>{1, 1, 1, 100, 101}));
+  const std::vector<float> row(4);
+  const std::vector<std::span<const float>> logits{row};
+  EXPECT_EQ(core.finish_step(logits, {}, out), std::vector<token_id>{102});
+  const auto commit = only<proto::tokens_committed>(out);
+  EXPECT_EQ(commit.first_index, 2U);
+  EXPECT_EQ(commit.attempt, 2U);
+  core.check();
+}
+
+TEST(rank_core, keeps_a_withdrawn_sequence_until_its_step_is_over) {
+  rank_core core = make_core();
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 3, 5), {}, out));
+  const step_plan plan = core.plan({});
+  ASSERT_TRUE(core.on(proto::withdraw_request{request_id{1}, 1}, {}, out));
+  EXPECT_EQ(only<proto::request_settled>(out).request, request_id{1});
+  EXPECT_TRUE(core.take_dropped().empty());
+  const std::vector<float> row(4);
+  const std::vector<std::span<const float>> logits{row};
+  out.take();
+  EXPECT_TRUE(core.finish_step(logits, {}, out).empty());
+  EXPECT_TRUE(sent<proto::tokens_committed>(out).empty());
+  EXPECT_EQ(core.take_dropped(), std::vector<sequence_key>{plan.segments[0].sequence});
+  core.check();
+}
+
+TEST(rank_core, ends_the_sequences_of_a_failed_step_and_lives_on) {
+  rank_core core = make_core();
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 3, 5), {}, out));
+  (void)core.plan({});
+  ASSERT_TRUE(core.on(ask(2, 3, 5), {}, out));
+  core.fail_step({ec::internal, "no such kernel"}, {}, out);
+  const auto commit = only<proto::tokens_committed>(out);
+  EXPECT_EQ(commit.request, request_id{1});
+  EXPECT_EQ(commit.end.reason, proto::finish_reason::error);
+  EXPECT_EQ(commit.end.what, "no such kernel");
+  EXPECT_EQ(step(core, out), std::vector<token_id>{100});
+}
+
+TEST(rank_core, starts_no_more_than_its_pages_hold) {
+  rank_options o = small_rank();
+  o.kv_tokens = 60;
+  rank_core core = make_core(o);
+  outbox out;
+  for (std::uint64_t id = 1; id <= 4; ++id)
+    ASSERT_TRUE(core.on(ask(id, 11, 10), {}, out)); // 21 tokens: three pages of ten
+  step(core, out);
+  EXPECT_EQ(core.running(), 2U);
+  EXPECT_EQ(core.waiting(), 2U);
+  const auto loads = sent<proto::rank_load>(out);
+  EXPECT_EQ(loads.back().second.kv_tokens_free, 0U);
+  for (int i = 0; i < 30; ++i) {
+    for (const auto& [to, m] : sent<proto::tokens_committed>(out))
+      ASSERT_TRUE(core.on(
+          proto::commit_accepted{m.request, m.choice, m.attempt,
+                                 m.first_index + static_cast<std::uint32_t>(m.tokens.size()),
+                                 m.end.reason != proto::finish_reason::none},
+          {}, out));
+    out.take();
+    if (core.has_work())
+      step(core, out);
+  }
+  EXPECT_EQ(core.running() + core.waiting(), 0U);
+}
+
+TEST(rank_core, drops_an_attempt_that_journal_refuses) {
+  rank_core core = make_core();
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 3, 5), {}, out));
+  step(core, out);
+  ASSERT_TRUE(core.on(proto::commit_refused{request_id{1}, 2, 3}, {}, out)); // not ours
+  EXPECT_EQ(core.running(), 1U);
+  ASSERT_TRUE(core.on(proto::commit_refused{request_id{1}, 1, 2}, {}, out));
+  EXPECT_EQ(core.running(), 0U);
+  EXPECT_EQ(core.take_dropped().size(), 1U);
+  core.check();
+}
+
+} // namespace
+} // namespace di::engine

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decisions of SCHEDULER, JOURNAL, GATEWAY and REBALANCER.
+#include "engine/core/gateway_core.hpp"
+#include "engine/core/journal_core.hpp"
+#include "engine/core/rebalancer_core.hpp"
+#include "engine/core/scheduler_core.hpp"
+#include "tests/support/sent_mail.hpp"
+
+#include <gtest/gtest.h>
+
+namespace di::engine {
+namespace {
+
+using test::only;
+using test::sent;
+
+const std::vector<placed_rank> two_ranks{{rank_id{0}, incarnation{10}},
+                                         {rank_id{1}, incarnation{11}}};
+
+proto::request_spec request(std::uint64_t id, std::uint32_t n = 1) {
+  proto::request_spec spec;
+  spec.request = request_id{id};
+  spec.gateway = "/gateway/0";
+  spec.prompt = {1, 2, 3};
+  spec.sampling.max_tokens = 4;
+  spec.sampling.n = n;
+  return spec;
+}
+
+TEST(scheduler_core, gives_requests_to_the_least_loaded_rank) {
+  scheduler_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
+  EXPECT_TRUE(sent<proto::assign_request>(out).empty()); // no rank yet: queued
+  EXPECT_FALSE(only<proto::request_admitted>(out).placed);
+  core.install_view(epoch{1}, two_ranks, {}, out);
+  for (std::uint64_t id = 2; id <= 4; ++id)
+    ASSERT_TRUE(core.on(proto::admit_request{request(id), 1, {}}, {}, out));
+  const auto assigned = sent<proto::assign_request>(out);
+  ASSERT_EQ(assigned.size(), 4U);
+  EXPECT_EQ(assigned[0].first, "/rank/0/rank");
+  EXPECT_EQ(assigned[1].first, "/rank/1/rank");
+  EXPECT_EQ(assigned[2].first, "/rank/0/rank");
+  EXPECT_EQ(assigned[0].second.life, incarnation{10});
+  core.check();
+  out.take();
+  ASSERT_TRUE(
+      core.on(proto::request_settled{request_id{2}, 1, rank_id{1}, incarnation{11}}, {}, out));
+  ASSERT_TRUE(
+      core.on(proto::request_settled{request_id{4}, 1, rank_id{1}, incarnation{99}}, {}, out));
+  ASSERT_TRUE(core.on(proto::admit_request{request(5), 1, {}}, {}, out));
+  EXPECT_EQ(sent<proto::assign_request>(out)[0].first, "/rank/1/rank");
+  const auto s = core.on(proto::get_schedule{}).value();
+  EXPECT_EQ(s.assigned, (std::vector<std::uint32_t>{2, 2}));
+  core.check();
+}
+
+TEST(scheduler_core, tries_another_rank_and_then_refuses) {
+  scheduler_core core{{}};
+  outbox out;
+  core.install_view(epoch{1}, two_ranks, {}, out);
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
+  out.take();
+  const auto refuse = [&](std::uint32_t rank, ec code) {
+    ASSERT_TRUE(core.on(proto::assignment_refused{request_id{1}, 1, rank_id{rank},
+                                                  incarnation{10 + rank}, code, "full"},
+                        {}, out));
+    core.check();
+  };
+  refuse(0, ec::unavailable);
+  EXPECT_EQ(sent<proto::assign_request>(out)[0].first, "/rank/1/rank");
+  out.take();
+  refuse(1, ec::unavailable);
+  EXPECT_EQ(only<proto::admission_refused>(out).what, "full");
+  out.take();
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
+  out.take();
+  refuse(0, ec::context_exceeded); // no rank would do it
+  EXPECT_EQ(only<proto::admission_refused>(out).code, ec::context_exceeded);
+}
+
+TEST(scheduler_core, bounds_its_queue_and_repeats_what_was_not_taken) {
+  scheduler_options o;
+  o.queue_max = 1;
+  scheduler_core core{o};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
+  ASSERT_TRUE(core.on(proto::admit_request{request(2), 1, {}}, {}, out));
+  EXPECT_EQ(only<proto::admission_refused>(out).code, ec::unavailable);
+  out.take();
+  core.install_view(epoch{1}, two_ranks, {}, out);
+  EXPECT_TRUE(test::armed(out));
+  out.take();
+  const instant later = instant{} + std::chrono::seconds{1};
+  ASSERT_TRUE(core.on_due({1, 0}, later, out));
+  EXPECT_EQ(sent<proto::assign_request>(out).size(), 1U);
+  out.take();
+  ASSERT_TRUE(
+      core.on(proto::request_taken{request_id{1}, 1, rank_id{0}, incarnation{10}}, {}, out));
+  ASSERT_TRUE(core.on_due({1, 0}, later + std::chrono::seconds{1}, out));
+  EXPECT_TRUE(sent<proto::assign_request>(out).empty());
+  ASSERT_TRUE(core.on(proto::release_request{request_id{1}, true}, {}, out));
+  EXPECT_EQ(sent<proto::withdraw_request>(out)[0].first, "/rank/0/rank");
+  core.check();
+}
+
+proto::tokens_committed tokens(std::uint64_t id, std::uint32_t first, std::vector<token_id> ids,
+                               bool ended = false) {
+  proto::tokens_committed m;
+  m.request = request_id{id};
+  m.attempt = 1;
+  m.rank = rank_id{2};
+  m.first_index = first;
+  m.tokens = std::move(ids);
+  if (ended)
+    m.end.reason = proto::finish_reason::length;
+  return m;
+}
+
+TEST(journal_core, accepts_each_index_once) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out));
+  EXPECT_EQ(sent<proto::request_opened>(out)[0].first, "/gateway/0");
+  EXPECT_EQ(only<proto::admit_request>(out).attempt, 1U);
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 0, {7, 8}), {}, out));
+  EXPECT_EQ(only<proto::commit_accepted>(out).next_index, 2U);
+  EXPECT_EQ(only<proto::tokens_released>(out).tokens, (std::vector<token_id>{7, 8}));
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 3, {9}), {}, out)); // a gap: nothing is taken
+  EXPECT_EQ(only<proto::commit_accepted>(out).next_index, 2U);
+  EXPECT_TRUE(sent<proto::tokens_released>(out).empty());
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 1, {8, 9}), {}, out)); // half of it known
+  EXPECT_EQ(only<proto::tokens_released>(out).first_index, 2U);
+  EXPECT_EQ(only<proto::tokens_released>(out).tokens, std::vector<token_id>{9});
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 3, {10}, true), {}, out));
+  EXPECT_TRUE(only<proto::commit_accepted>(out).ended);
+  EXPECT_FALSE(only<proto::release_request>(out).withdraw);
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 3, {10}, true), {}, out)); // sent again
+  EXPECT_TRUE(only<proto::commit_accepted>(out).ended);
+  core.check();
+  ASSERT_TRUE(core.on(proto::release_acknowledged{request_id{1}, 0, 4, true}, {}, out));
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 3, {10}, true), {}, out)); // forgotten by now
+  EXPECT_EQ(only<proto::commit_refused>(out).current, 0U);
+  out.take();
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out)); // a late copy opens nothing
+  EXPECT_TRUE(out.effects().empty());
+  core.check();
+}
+
+TEST(journal_core, refuses_other_attempts_and_changed_tokens) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out));
+  auto old = tokens(1, 0, {7});
+  old.attempt = 0;
+  out.take();
+  ASSERT_TRUE(core.on(old, {}, out));
+  EXPECT_EQ(only<proto::commit_refused>(out).current, 1U);
+  ASSERT_TRUE(core.on(tokens(1, 0, {7}), {}, out));
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 0, {8}), {}, out));
+  const auto end = only<proto::tokens_released>(out).end;
+  EXPECT_EQ(end.code, ec::corrupt);
+  EXPECT_TRUE(only<proto::release_request>(out).withdraw);
+  core.check();
+}
+
+TEST(journal_core, closes_what_is_cancelled_or_not_admitted) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::open_request{request(1, 2)}, {}, out));
+  ASSERT_TRUE(core.on(proto::open_request{request(2)}, {}, out));
+  out.take();
+  ASSERT_TRUE(core.on(proto::cancel_request{request_id{1}}, {}, out));
+  EXPECT_EQ(sent<proto::tokens_released>(out).size(), 2U);
+  EXPECT_TRUE(only<proto::release_request>(out).withdraw);
+  out.take();
+  ASSERT_TRUE(core.on(tokens(1, 0, {7}), {}, out));
+  EXPECT_EQ(only<proto::commit_refused>(out).current, 0U);
+  out.take();
+  ASSERT_TRUE(core.on(proto::admission_refused{request_id{2}, 1, ec::kv_exhausted, "no"}, {}, out));
+  EXPECT_EQ(only<proto::tokens_released>(out).end.code, ec::kv_exhausted);
+  EXPECT_EQ(core.on(proto::get_journal{}).value().closed, 2U);
+  core.check();
+}
+
+TEST(journal_core, asks_for_admission_and_releases_again) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out));
+  out.take();
+  instant now = instant{} + std::chrono::seconds{1};
+  ASSERT_TRUE(core.on_due({1, 0}, now, out));
+  EXPECT_EQ(sent<proto::admit_request>(out).size(), 1U);
+  ASSERT_TRUE(core.on(proto::request_admitted{request_id{1}, 1, true, {}, {}}, now, out));
+  ASSERT_TRUE(core.on(tokens(1, 0, {7}), now, out));
+  out.take();
+  now = now + std::chrono::seconds{1};
+  ASSERT_TRUE(core.on_due({1, 0}, now, out));
+  EXPECT_TRUE(sent<proto::admit_request>(out).empty());
+  EXPECT_EQ(only<proto::tokens_released>(out).tokens.size(), 1U);
+}
+
+TEST(gateway_core, keeps_a_window_and_the_order_of_the_batch) {
+  gateway_options o;
+  o.window = 2;
+  o.finished_to = "/control/main";
+  gateway_core core{o, {request(1), request(2), request(3)}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::start_batch{}, {}, out));
+  EXPECT_EQ(sent<proto::open_request>(out).size(), 2U);
+  ASSERT_TRUE(core.on(proto::start_batch{}, {}, out)); // once
+  EXPECT_EQ(sent<proto::open_request>(out).size(), 2U);
+  const auto release = [&](std::uint64_t id, std::uint32_t first, std::vector<token_id> ids,
+                           bool ended) {
+    proto::tokens_released m;
+    m.request = request_id{id};
+    m.first_index = first;
+    m.tokens = std::move(ids);
+    if (ended)
+      m.end.reason = proto::finish_reason::stop;
+    ASSERT_TRUE(core.on(m, instant{} + std::chrono::milliseconds{3}, out));
+    core.check();
+  };
+  out.take();
+  release(2, 0, {5, 6}, false);
+  EXPECT_EQ(only<proto::release_acknowledged>(out).next_index, 2U);
+  release(2, 3, {8}, false); // a gap
+  release(2, 1, {6, 7}, true);
+  EXPECT_FALSE(core.take_finished()); // the first one is not done
+  EXPECT_EQ(only<proto::open_request>(out).spec.request, request_id{3});
+  release(1, 0, {}, true);
+  EXPECT_EQ(core.take_finished()->at(0).tokens.size(), 0U);
+  const auto second = core.take_finished();
+  EXPECT_EQ(second->at(0).tokens, (std::vector<token_id>{5, 6, 7}));
+  EXPECT_EQ(second->at(0).first_token_us, 3000U);
+  ASSERT_TRUE(
+      core.on(proto::request_closed{request_id{3},
+                                    {proto::finish_reason::error, -1, 0, ec::unavailable, "full"}},
+              {}, out));
+  EXPECT_TRUE(core.done());
+  EXPECT_EQ(only<proto::batch_finished>(out).failed, 1U);
+  EXPECT_EQ(core.take_finished()->at(0).end.what, "full");
+  EXPECT_FALSE(core.take_finished());
+}
+
+TEST(gateway_core, asks_again_for_requests_that_were_not_opened) {
+  gateway_core core{{}, {request(1), request(2)}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::start_batch{}, {}, out));
+  ASSERT_TRUE(core.on(proto::request_opened{request_id{2}}, {}, out));
+  out.take();
+  ASSERT_TRUE(core.on_due({1, 0}, instant{} + std::chrono::seconds{1}, out));
+  EXPECT_EQ(only<proto::open_request>(out).spec.request, request_id{1});
+}
+
+TEST(rebalancer_core, publishes_until_all_follow) {
+  rebalancer_options o;
+  o.groups = {{0, 2, 4}};
+  rebalancer_core core{o};
+  outbox out;
+  ASSERT_TRUE(core.install_view(epoch{1}, two_ranks, {}, out));
+  EXPECT_EQ(sent<proto::placement_published>(out).size(), 4U);
+  const auto follow = [&](const address& who, std::uint64_t version) {
+    ASSERT_TRUE(core.on(proto::placement_installed{who, epoch{version}, {}}, {}, out));
+    core.check();
+  };
+  follow("/rank/0/rank", 1);
+  follow("/rank/0/expert_shard", 1);
+  follow("/rank/1/rank", 1);
+  follow("/rank/1/rank", 1);
+  follow("/rank/1/expert_shard", 7); // another version
+  EXPECT_FALSE(core.settled());
+  out.take();
+  ASSERT_TRUE(core.on_due({1, 1}, {}, out));
+  EXPECT_EQ(sent<proto::placement_published>(out)[0].first, "/rank/1/expert_shard");
+  follow("/rank/1/expert_shard", 1);
+  EXPECT_TRUE(core.settled());
+  const auto settled = sent<proto::placement_settled>(out);
+  ASSERT_EQ(settled.size(), 2U);
+  EXPECT_EQ(settled[0].first, "/control/scheduler");
+  EXPECT_EQ(settled[0].second.lives.size(), 2U);
+}
+
+} // namespace
+} // namespace di::engine
