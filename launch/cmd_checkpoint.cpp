@@ -124,7 +124,7 @@ int run_checkpoint_check(const checkpoint_check_options& o) {
   std::fflush(stdout);
   for (const auto& p : problems.kept())
     std::fprintf(stderr, "%s\n", p.render().c_str());
-  std::fprintf(stderr, "%zu defects\n", problems.total());
+  std::fprintf(stderr, "%zu defect%s\n", problems.total(), problems.total() == 1 ? "" : "s");
   return exit_check_failed;
 }
 

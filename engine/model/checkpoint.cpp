@@ -19,6 +19,8 @@ constexpr const char* single_name = "model.safetensors";
 constexpr const char* token_map_name = "engram_token_map.i32";
 constexpr const char* engram_meta_name = "engram_meta.json";
 constexpr std::size_t sample_bytes = 64;
+constexpr std::size_t table_slack =
+    65536; ///< [tensors] beyond those stored that are listed one by one
 
 /// "layers.2.ffn.experts.17.w1.weight" and alike, but not expert 0.
 bool is_later_expert(std::string_view name) {
@@ -166,6 +168,17 @@ private:
   }
 
   void against_table() {
+    // A small config may demand millions of tensors; the table may grow with the files only.
+    const auto& spec = c_.spec_;
+    const auto experts = spec.num_hidden_layers * spec.n_routed_experts
+                         + spec.draft_layers() * spec.dspark_n_routed_experts;
+    if (static_cast<std::size_t>(6 * experts) > c_.tensors_.size() + table_slack) {
+      problems_.add(ec::bad_config,
+                    "{}: expected {} tensors of routed experts, found {} tensors in "
+                    "all",
+                    config_name, 6 * experts, c_.tensors_.size());
+      return;
+    }
     auto table = expected_tensors(c_.spec_);
     std::sort(table.begin(), table.end(),
               [](const auto& a, const auto& b) { return a.name < b.name; });

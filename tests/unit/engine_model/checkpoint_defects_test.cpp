@@ -236,6 +236,12 @@ TEST_F(checkpoint_defects, name_every_contradiction_of_the_config) {
                        "the quantised formats), found 255");
 }
 
+TEST_F(checkpoint_defects, name_a_config_that_wants_far_more_experts_than_are_stored) {
+  replace("config.json", "\"n_routed_experts\": 16", "\"n_routed_experts\": 8000");
+  EXPECT_EQ(defects(), "bad_config: config.json: expected 384096 tensors of routed experts, found "
+                       "1212 tensors in all");
+}
+
 TEST_F(checkpoint_defects, name_a_directory_without_files) {
   EXPECT_EQ(checkpoint::open("/no/such/dir").error().render(),
             "not_found: /no/such/dir: /no/such/dir/config.json: open: No such file or directory");

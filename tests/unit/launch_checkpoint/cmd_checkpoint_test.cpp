@@ -63,7 +63,7 @@ TEST(checkpoint_commands, report_defects_with_exit_code_4) {
   const auto checked = dilaunch("checkpoint check " + dir.path());
   EXPECT_EQ(checked.code, 4);
   EXPECT_NE(checked.err.find("not_found: engram_token_map.i32: expected 1024"), std::string::npos);
-  EXPECT_NE(checked.err.find("\n1 defects\n"), std::string::npos);
+  EXPECT_NE(checked.err.find("\n1 defect\n"), std::string::npos);
   EXPECT_EQ(dilaunch("checkpoint check /no/such/dir").code, 4);
 }
 
