@@ -29,15 +29,21 @@ private:
 
 /// Work is cut into units that any thread may take, in any order, by one atomic counter. The caller
 /// takes part; a thread that wakes late finds nothing left and the caller does not wait for it, so
-/// a busy core costs at most the unit that was begun on it.
+/// a busy core costs at most the unit that was begun on it. When the caller had to wait long for
+/// such a unit it works alone for a while (twice as long each time it happens again).
+///
+/// A thread that ran out of work looks for the next region for at most `linger_ns` before it
+/// sleeps: in decoding, regions follow each other faster than a sleeper wakes. It sleeps at once
+/// if it shares the caller's core.
 class cpu_stream final : public stream {
 public:
   /// Computes units [begin, end) on thread `worker` (0 = the caller).
   using body = void (*)(void* context, std::int64_t begin, std::int64_t end, unsigned worker);
 
-  /// @param worth_waking_ns  least estimated cost of a region that is shared with other threads;
-  /// waking a sleeping one costs several us
-  explicit cpu_stream(unsigned threads, std::int64_t worth_waking_ns = 15000);
+  /// @param worth_waking_ns  least estimated cost of a region for which sleeping threads are woken;
+  /// a third of it is enough to share a region with a thread that is awake
+  explicit cpu_stream(unsigned threads, std::int64_t worth_waking_ns = 15000,
+                      std::int64_t linger_ns = 20000);
   ~cpu_stream() override;
 
   unsigned threads() const noexcept override { return threads_; }
@@ -45,6 +51,9 @@ public:
   /// Runs all units and returns when the last is done. Serial when `cost_ns`, the estimated cost of
   /// the whole region on one thread, is not worth waking another.
   void run(std::int64_t units, std::int64_t cost_ns, body, void* context);
+
+  /// False while the caller works alone because a helper kept it waiting.
+  bool sharing() const;
 
   /// Scratch of one worker; the caller's own is worker 0. Valid until the next call with the same
   /// worker.
@@ -61,19 +70,26 @@ public:
   }
 
 private:
+  bool worth_sharing(std::int64_t cost_ns) const;
   void serve(unsigned worker);
   void take_units(unsigned worker);
+  void linger(std::uint64_t seen);
+  void judge(std::int64_t worked_ns, std::int64_t waited_ns);
 
   unsigned threads_;
-  std::int64_t worth_waking_ns_;
+  std::int64_t worth_waking_ns_, linger_ns_;
+  std::int64_t alone_until_ns_ = 0; ///< steady clock
+  int strikes_ = 0;                 ///< of late for `judge`
   std::vector<scratch_buffer> worker_scratch_;
   scratch_buffer shared_scratch_[3];
   std::vector<std::thread> pool_;
 
-  // The open region. All but next_ are written under mutex_ while no worker is inside.
+  // The open region. All but the atomics are written under mutex_ while no worker is inside.
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::uint64_t generation_ = 0;
+  std::atomic<std::uint64_t> generation_{0};
+  std::atomic<int> caller_core_{-1};
+  std::atomic<int> lingering_{0}; ///< threads awake without work
   bool open_ = false, stop_ = false;
   unsigned inside_ = 0; ///< workers that entered the open region
   std::int64_t units_ = 0, grain_ = 1;

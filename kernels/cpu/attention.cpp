@@ -89,36 +89,53 @@ private:
   void weigh(std::int64_t h) {
     float* score = score_ + h * block_slots;
     float* p = p_ + h * block_slots;
-    float maximum = maximum_[h];
-    for (std::int64_t i = 0; i < block_slots; ++i)
-      p[i] = minus_infinity;
-    for (std::int64_t i = 0; i < present_; ++i) {
-      const float v = score[i] * a_.scale;
-      p[slot_[i]] = v;
-      maximum = v > maximum ? v : maximum;
-    }
+    by_slot(score, p);
+    f32x16 top = f32x16::set(maximum_[h]);
+    for (std::int64_t i = 0; i < block_slots; i += lane_count)
+      top = vmax(f32x16::load(p + i), top);
+    const float maximum = max_of(top);
     if (maximum == minus_infinity) { // nothing visible to this head so far
-      for (std::int64_t i = 0; i < block_slots; ++i)
-        score[i] = 0;
-      score_alpha(h, 1.0F);
+      for (std::int64_t i = 0; i < block_slots; i += lane_count)
+        f32x16::zero().store(score + i);
       return;
     }
+    top = f32x16::set(maximum);
     const float alpha = math::exp(scalar_f32{maximum_[h] - maximum}).v;
-    const f32x16 top = f32x16::set(maximum);
     f32x16 sum = f32x16::zero();
     for (std::int64_t i = 0; i < block_slots; i += lane_count) {
       const f32x16 e = math::exp(f32x16::load(p + i) - top);
       sum = sum + e;
-      through_bf16(e).store(p + i);
+      through_bf16(e).store(dense() ? score + i : p + i);
     }
     denominator_[h] = __builtin_fmaf(denominator_[h], alpha, tree_sum(sum));
-    for (std::int64_t i = 0; i < present_; ++i)
+    for (std::int64_t i = 0; i < present_ && !dense(); ++i)
       score[i] = p[slot_[i]];
     maximum_[h] = maximum;
-    score_alpha(h, alpha);
+    scale_values(h, alpha);
   }
 
-  void score_alpha(std::int64_t h, float alpha) {
+  /// No slot before the last row present is masked: rows stand at their slots.
+  bool dense() const { return slot_[present_ - 1] + 1 == present_; }
+
+  /// score[rows present] times the scale to p[slots of the block], -inf where there is no row.
+  void by_slot(float* score, float* p) const {
+    const f32x16 scale = f32x16::set(a_.scale);
+    for (std::int64_t i = 0; i < block_slots; i += lane_count)
+      (f32x16::load(score + i) * scale).store(score + i);
+    if (dense()) {
+      for (std::int64_t i = 0; i < block_slots; i += lane_count)
+        f32x16::load(score + i).store(p + i);
+      for (std::int64_t i = present_; i < block_slots; ++i)
+        p[i] = minus_infinity;
+      return;
+    }
+    for (std::int64_t i = 0; i < block_slots; ++i)
+      p[i] = minus_infinity;
+    for (std::int64_t i = 0; i < present_; ++i)
+      p[slot_[i]] = score[i];
+  }
+
+  void scale_values(std::int64_t h, float alpha) {
     const f32x16 scale = f32x16::set(alpha);
     float* value = value_ + h * dim_;
     for (std::int64_t d = 0; d < dim_; d += lane_count)

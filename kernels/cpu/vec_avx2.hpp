@@ -254,12 +254,11 @@ DI_KERNEL_INLINE float tree_sum(f32x16 a) {
 }
 
 DI_KERNEL_INLINE float max_of(f32x16 a) {
-  alignas(32) float t[8];
-  _mm256_store_ps(t, _mm256_max_ps(a.lo, a.hi));
-  float m = t[0];
-  for (int i = 1; i < 8; ++i)
-    m = t[i] > m ? t[i] : m;
-  return m;
+  const __m256 m = _mm256_max_ps(a.lo, a.hi);
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+  q = _mm_max_ps(q, _mm_permute_ps(q, 0x4e));
+  q = _mm_max_ps(q, _mm_permute_ps(q, 0xb1));
+  return _mm_cvtss_f32(q);
 }
 
 } // namespace di::kernels::avx2

@@ -213,12 +213,7 @@ DI_KERNEL_INLINE float tree_sum(f32x16 a) {
 }
 
 DI_KERNEL_INLINE float max_of(f32x16 a) {
-  alignas(64) float t[16];
-  a.store(t);
-  float m = t[0];
-  for (int i = 1; i < 16; ++i)
-    m = t[i] > m ? t[i] : m;
-  return m;
+  return _mm512_reduce_max_ps(a.v);
 }
 
 } // namespace di::kernels::avx512

@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cfloat>
-#include <cstring>
+#include <chrono>
 
 namespace di::kernels {
 namespace {
@@ -69,6 +68,37 @@ TEST(cpu_stream, lets_another_thread_help_when_the_caller_is_stuck) {
       },
       &st);
   EXPECT_GE(st.helped.load(), 1);
+}
+
+TEST(cpu_stream, works_alone_for_a_while_after_a_helper_kept_it_waiting) {
+  cpu_stream s(2, 0);
+  struct state {
+    std::atomic<bool> stalled{false};
+    std::atomic<bool> elsewhere{false};
+  } st;
+  const auto body = [](void* context, std::int64_t, std::int64_t, unsigned worker) {
+    auto& t = *static_cast<state*>(context);
+    if (worker == 0) {
+      t.stalled.wait(false); // the helper has a unit in hand
+      return;
+    }
+    t.elsewhere = true;
+    t.stalled = true;
+    t.stalled.notify_all();
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(5))
+      ;
+  };
+  EXPECT_TRUE(s.sharing());
+  for (int i = 0; i < 20 && s.sharing(); ++i) { // the helper may take both units
+    st.stalled = false;
+    s.run(2, 1'000'000, body, &st);
+  }
+  ASSERT_FALSE(s.sharing());
+  st.elsewhere = false;
+  st.stalled = true;
+  s.run(2, 1'000'000, body, &st);
+  EXPECT_FALSE(st.elsewhere.load());
 }
 
 TEST(cpu_stream, gives_each_worker_aligned_scratch_of_its_own) {
