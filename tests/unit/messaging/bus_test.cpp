@@ -3,12 +3,14 @@
 // one process, each standing for a process of its own.
 #include "messaging/base/limits.hpp"
 #include "messaging/base/probe.hpp"
+#include "messaging/bus/start_checks.hpp"
 #include "messaging/bus/zmq_socket.hpp"
 #include "messaging/proto/bus.hpp"
 #include "tests/support/bus_pair.hpp"
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <filesystem>
 
 namespace {
@@ -288,6 +290,20 @@ TEST_F(two_offices, answer_mail_for_another_life_by_bouncing) {
   EXPECT_GT(right->stats().stale_frames, 0u);
 }
 
+double processor_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return 1e3 * static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_nsec);
+}
+
+TEST_F(two_offices, use_no_processor_time_when_idle) {
+  ASSERT_TRUE(left->post(tell("/rank/1/b", "/control/a", ping{})).ok());
+  ASSERT_TRUE(b.next().has_value());
+  const double before = processor_ms();
+  EXPECT_FALSE(a.next(std::chrono::milliseconds{300}).has_value());
+  EXPECT_LT(processor_ms() - before, 30.0); // polling takes as much as it waits
+}
+
 TEST_F(two_offices, refuse_what_they_cannot_encode) {
   EXPECT_EQ(left->post(tell("/rank/1/b", "/control/a", unknown{})).error().code,
             ec::unknown_message);
@@ -378,6 +394,10 @@ TEST(bus_start, names_the_descriptors_that_it_needs) {
   auto options = ipc_options(dir, "/control");
   options.peers = limits::peers_max + 1;
   EXPECT_EQ(bus::make_post_office(options).error().code, ec::limit_exceeded);
+  const auto raised = bus::raise_descriptor_limit(std::size_t{1} << 40);
+  ASSERT_FALSE(raised.ok());
+  EXPECT_EQ(raised.error().code, ec::limit_exceeded);
+  EXPECT_NE(raised.error().what.find("1099511627776 descriptors"), std::string::npos);
 }
 
 } // namespace
