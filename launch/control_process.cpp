@@ -78,6 +78,9 @@ result<void> join(child_context& c, end_latch& latch) {
   r.process = actors::to_process(c.office->self());
   r.process.role = "control";
   r.process.aliases = {"/gateway/0"};
+  for (const auto& a : c.config.actors)
+    if (!a.at.starts_with("/control/"))
+      r.process.aliases.push_back(a.at);
   r.office = c.office.get();
   r.join_within = c.config.start_timeout;
   r.installed = [](const proto::directory_snapshot&) {
