@@ -128,7 +128,8 @@ result<void> system::spawn(const address& path, std::unique_ptr<core_handle> cor
   const auto number = state_->note(path, shell);
   if (number == 0)
     return undo({ec::unavailable, "all actors of this process are being stopped"});
-  log::debug("actor_spawned", {{"actor", path}, {"life", options.life}});
+  if (options.life > 1)
+    log::info("actor_restarted", {{"actor", path}, {"life", options.life}});
   on_shell_end(shell, [state = std::weak_ptr{state_}, number, path,
                        ended = std::move(options.ended)](const error& reason) {
     const auto level = reason.code == ec::ok ? log::level::debug : log::level::warn;
