@@ -73,6 +73,23 @@ TEST(synthetic_checkpoint, does_not_depend_on_threads_nor_its_tensors_on_shards)
     EXPECT_EQ(std::memcmp(t.view.data, b->find(t.name)->data, t.view.bytes), 0) << t.name;
 }
 
+// Hashes of the reference generator's files (make_checkpoint.py --preset tiny-vl --seed 7 --shards
+// 3).
+TEST(synthetic_checkpoint, with_vision_and_shards_has_the_bytes_of_the_reference_generator) {
+  const di::testing::temporary_directory dir{"tiny_vl_hash"};
+  auto options = preset("tiny-vl", 2, 3);
+  options.seed = 7;
+  ASSERT_TRUE(write_synthetic(options, dir.path()).ok());
+  EXPECT_EQ(file_hash(dir.path() + "/model-00001-of-00003.safetensors"),
+            "98a0751f174c925914bc99b3769c1d55ec1399bb7fe9fa46ca64ed82d1d2c53b");
+  EXPECT_EQ(file_hash(dir.path() + "/model-00002-of-00003.safetensors"),
+            "2b68dbf7947afd614222b16f7e6a36369f23cb2ac68a10789b338d492db093c0");
+  EXPECT_EQ(file_hash(dir.path() + "/model-00003-of-00003.safetensors"),
+            "3303734080c3c27181f078892a65ab66673dad26ee01f766c6a7f8075f0fd215");
+  EXPECT_EQ(file_hash(dir.path() + "/model.safetensors.index.json"),
+            "f75edd28ad67b7070f12308e567e36c408a1ecc366337775db17371fadf64c7b");
+}
+
 TEST(synthetic_checkpoint, of_another_seed_has_another_hash) {
   const di::testing::temporary_directory one{"tiny_seed1"};
   const di::testing::temporary_directory two{"tiny_seed2"};
