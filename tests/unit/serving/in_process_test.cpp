@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <fstream>
+
 namespace di::test {
 namespace {
 
@@ -148,6 +150,51 @@ TEST(serving, serves_more_requests_than_fit_at_once) {
   cluster_options roomy;
   const auto wide = run_batch(demo(), prompts, roomy);
   EXPECT_EQ(answers(tight), answers(wide));
+}
+
+/// Index of the first step whose best two logits were so close that another order is no mistake.
+std::size_t certain_tokens(const json& golden) {
+  const auto& margins = golden["margin"];
+  std::size_t n = 0;
+  while (n < margins.size() && margins[n].get<double>() > 0.75)
+    ++n;
+  return n;
+}
+
+TEST(serving, agrees_with_the_reference_on_the_demo_prompts) {
+  std::ifstream file{DI_SOURCE_DIR "/launch/models/demo/golden.json"};
+  const json golden = json::parse(file);
+  std::string prompts;
+  for (const json& one : golden["cases"])
+    prompts += json{{"prompt", one["prompt"]},
+                    {"special_tokens", true},
+                    {"temperature", 0},
+                    {"max_tokens", one["tokens"].size()}}
+                   .dump()
+               + "\n";
+  cluster_options options;
+  options.ranks = 3;
+  options.pages = 512;
+  const auto outcome = run_batch(demo(), prompts, options, std::chrono::seconds{200});
+  ASSERT_TRUE(outcome.finished);
+  const auto got = answers(outcome);
+  ASSERT_EQ(got.size(), golden["cases"].size());
+  std::size_t whole = 0, steps = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const json& wanted = golden["cases"][i];
+    EXPECT_EQ(got[i]["prompt_tokens"], wanted["prompt_ids"].size());
+    const std::size_t n = certain_tokens(wanted);
+    for (std::size_t k = 0; k < n; ++k)
+      ASSERT_EQ(got[i]["ids"][k], wanted["tokens"][k]) << "prompt " << i << " token " << k;
+    steps += n;
+    if (n < wanted["tokens"].size())
+      continue;
+    ++whole;
+    EXPECT_EQ(got[i]["text"], wanted["text"]) << i;
+    EXPECT_EQ(got[i]["finish_reason"], wanted["finish"]) << i;
+  }
+  EXPECT_GE(whole, got.size() / 2);
+  EXPECT_GT(steps, 700U);
 }
 
 } // namespace
