@@ -9,6 +9,7 @@
 #include "engine/model/step_probe.hpp"
 #include "kernels/kernels.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -30,8 +31,9 @@ public:
 
   /// At least `count` elements; content is lost when it grows.
   T* ensure(std::int64_t count) {
-    const auto wanted = static_cast<std::size_t>(count);
+    auto wanted = static_cast<std::size_t>(count);
     if (wanted > capacity_) {
+      wanted = std::max(wanted, capacity_ + capacity_ / 2); // contexts grow by one entry a step
       ::operator delete (data_, std::align_val_t{64});
       data_ = nullptr;
       data_ = static_cast<T*>(::operator new (wanted * sizeof(T), std::align_val_t{64}));
