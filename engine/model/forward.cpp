@@ -252,6 +252,9 @@ result<step_state> cpu_forward::finish() {
                                              spec_.hc_mult, hidden, u_.data()),
                        "hc_collapse"));
   step_.visit(layer_, "final_h", u_.data(), hidden);
+  if (!taps_view_.empty())
+    step_.visit(layer_, "tap", taps_.data(),
+                static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * hidden);
   const std::int64_t wanted = wanted_.back().first + wanted_.back().rows;
   bf16* in = head_in_.ensure(wanted * hidden);
   for (std::size_t i = 0; i < wanted_.size(); ++i) {

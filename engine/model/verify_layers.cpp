@@ -136,6 +136,7 @@ result<void> verify_layers(const verify_subject& subject, const golden_vectors& 
                                layout.pages_for(static_cast<std::int64_t>(tokens.size()) + 8))));
   sequence_state sequence{layout, *pool};
   const auto steps = make_forward(subject.model, subject.ops, subject.stream);
+  steps->want_taps(true);
   const auto experts = make_expert_runner(subject.model, subject.ops, subject.stream);
   local_expert_loop loop{*steps, *experts};
   const std::size_t before = report.tensors;
