@@ -55,8 +55,11 @@ result<void> bus_thread::bind_router(lane l) {
     s.set(ZMQ_HEARTBEAT_TIMEOUT, static_cast<int>(limits::tcp_heartbeat_timeout.count()));
   }
   DI_TRY_VOID(s.bind(where));
+  std::string reached_at = s.endpoint();
+  if (over_tcp(reached_at) && !options_.advertised_host.empty())
+    reached_at = "tcp://" + options_.advertised_host + reached_at.substr(reached_at.rfind(':'));
   (control ? options_.links.self.control_endpoint : options_.links.self.bulk_endpoint) =
-      s.endpoint();
+      std::move(reached_at);
   return {};
 }
 

@@ -43,6 +43,7 @@ public:
 struct bus_thread_options {
   link_options links;
   std::string control_endpoint, bulk_endpoint; ///< to bind; empty: no sockets
+  std::string advertised_host;
   std::vector<std::string> allowed_keys;
   std::size_t peers = 0;
   int io_threads = 1;

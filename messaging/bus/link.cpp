@@ -113,7 +113,9 @@ result<void> link::open_lane(lane l, void* context) {
   }
   // One lane's monitor speaks for the process: both lanes end with it.
   if (!monitor_) {
-    const std::string name = fmt::format("inproc://link-{:016x}", who_.life.v);
+    // A closed socket frees its monitor's name later: no name is used twice.
+    static std::atomic<std::uint64_t> monitors{0};
+    const std::string name = fmt::format("inproc://link-{}", monitors.fetch_add(1));
     const int events = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED
                        | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
                        | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;

@@ -34,6 +34,7 @@ bus_thread_options thread_options(const post_office_options& o) {
   out.links.grace_tcp = o.reconnect_grace_tcp;
   out.control_endpoint = o.control_endpoint;
   out.bulk_endpoint = o.bulk_endpoint;
+  out.advertised_host = o.advertised_host;
   out.allowed_keys = o.allowed_keys;
   out.peers = o.peers;
   out.io_threads = o.io_threads;

@@ -23,6 +23,8 @@ void office::on_mail(const wire::frame_label& label, std::span<const std::byte> 
                      content.error());
     return;
   }
+  if (label.id.v >= 0x0100 && fault_point("bus.receive.drop"))
+    return;
   // The bus's own messages: high byte 0. Answers are addressed to actors.
   if (label.kind == mail_kind::tell && label.id.v < 0x0100)
     return take_bus_mail(label, *content);

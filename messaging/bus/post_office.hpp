@@ -120,6 +120,9 @@ struct post_office_options {
   /// stays inside this process.
   std::string control_endpoint;
   std::string bulk_endpoint;
+  /// Host by which others reach tcp endpoints of this process, if they are bound to all interfaces
+  /// ("tcp://*:0"); empty: as bound.
+  std::string advertised_host;
   /// Own keys; needed for tcp and refused without.
   curve_keys keys;
   /// Public keys of processes that may connect over tcp; keys of added routes are allowed as well.

@@ -17,10 +17,9 @@
 #include <cstring>
 #include <fstream>
 
+namespace di::test {
 namespace {
 
-using namespace di;
-using namespace di::test;
 using clock = std::chrono::steady_clock;
 
 constexpr std::size_t small_bytes = 64;
@@ -239,9 +238,7 @@ struct series {
   }
 };
 
-} // namespace
-
-int main(int argc, char** argv) {
+int bench_main(int argc, char** argv) {
   if (argc == 5 && std::string_view{argv[1]} == "echo")
     return echo_main(argv);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
@@ -293,4 +290,11 @@ int main(int argc, char** argv) {
   std::printf("  \"attachment_bytes_copied\": %llu\n}\n",
               static_cast<unsigned long long>(s.attachment_bytes_copied));
   return 0;
+}
+
+} // namespace
+} // namespace di::test
+
+int main(int argc, char** argv) {
+  return di::test::bench_main(argc, argv);
 }

@@ -6,9 +6,9 @@
 #include "messaging/wire/frame.hpp"
 #include "tests/support/fuzz_driver.hpp"
 
+namespace di {
 namespace {
 
-using namespace di;
 using di::testing::fuzz_signature;
 
 const wire::codec_table& codecs() {
@@ -89,5 +89,6 @@ std::uint64_t take(std::span<const std::byte> in) {
 }
 
 } // namespace
+} // namespace di
 
-DI_FUZZ_MAIN("wire_decoder", take)
+DI_FUZZ_MAIN("wire_decoder", di::take)

@@ -15,9 +15,8 @@
 #include <iterator>
 #include <set>
 
+namespace di::test {
 namespace {
-
-using namespace di;
 
 const std::string folder = DI_SOURCE_DIR "/tests/golden/data/wire/";
 
@@ -73,3 +72,4 @@ TEST(wire_golden, keeps_the_bytes_of_every_message) {
 }
 
 } // namespace
+} // namespace di::test

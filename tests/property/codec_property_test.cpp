@@ -10,9 +10,8 @@
 
 #include <cstdlib>
 
+namespace di::test {
 namespace {
-
-using namespace di;
 
 std::uint64_t seed() {
   const char* given = std::getenv("DI_SEED");
@@ -21,7 +20,7 @@ std::uint64_t seed() {
 
 constexpr int cases = 300;
 
-struct codec_property : testing::Test {
+struct codec_property : ::testing::Test {
   wire::codec_table codecs = wire::builtin_codecs();
   test::sampler from{seed(), 5};
 };
@@ -96,3 +95,4 @@ TEST_F(codec_property, refuses_flipped_frames_and_survives_flipped_bodies) {
 }
 
 } // namespace
+} // namespace di::test

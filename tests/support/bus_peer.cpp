@@ -13,8 +13,10 @@
 #include <cstdlib>
 #include <unistd.h>
 
-int main(int argc, char** argv) {
-  using namespace di;
+namespace di::test {
+namespace {
+
+int peer_main(int argc, char** argv) {
   if (argc != 8)
     return 2;
   bus::post_office_options o;
@@ -22,7 +24,7 @@ int main(int argc, char** argv) {
   o.control_endpoint = argv[1];
   o.bulk_endpoint = argv[2];
   o.life = incarnation{std::strtoull(argv[3], nullptr, 16)};
-  o.codecs = test::test_codecs();
+  o.codecs = test_codecs();
   o.peers = 16;
   auto office = bus::make_post_office(o);
   if (!office) {
@@ -33,17 +35,16 @@ int main(int argc, char** argv) {
                          argv[7], ""};
   bus::post_office* self = office->get();
   const bool bound =
-      self->bind(
-              "/rank/1/echo",
-              [self](envelope mail) {
-                const auto* m = mail.body.as<test::ping>();
-                if (m == nullptr || m->text == "keep")
-                  return;
-                if (m->text == "end")
-                  self->unbind("/rank/1/echo", error{ec::gave_up, "was told to end"});
-                else if (mail.kind == mail_kind::request)
-                  static_cast<void>(self->post(test::reply(mail, test::ping{m->n + 1, m->text})));
-              })
+      self->bind("/rank/1/echo",
+                 [self](envelope mail) {
+                   const auto* m = mail.body.as<ping>();
+                   if (m == nullptr || m->text == "keep")
+                     return;
+                   if (m->text == "end")
+                     self->unbind("/rank/1/echo", error{ec::gave_up, "was told to end"});
+                   else if (mail.kind == mail_kind::request)
+                     static_cast<void>(self->post(reply(mail, ping{m->n + 1, m->text})));
+                 })
           .ok();
   if (!bound || !self->add_route(parent).ok())
     return 1;
@@ -53,4 +54,11 @@ int main(int argc, char** argv) {
   while (::read(0, &byte, 1) > 0) {
   }
   return 0;
+}
+
+} // namespace
+} // namespace di::test
+
+int main(int argc, char** argv) {
+  return di::test::peer_main(argc, argv);
 }

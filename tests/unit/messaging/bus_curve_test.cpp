@@ -6,10 +6,8 @@
 
 #include <gtest/gtest.h>
 
+namespace di::test {
 namespace {
-
-using namespace di;
-using namespace di::test;
 
 bus::post_office_options tcp_options(const address& prefix, const bus::curve_keys& keys,
                                      std::vector<std::string> allowed) {
@@ -23,7 +21,7 @@ bus::post_office_options tcp_options(const address& prefix, const bus::curve_key
   return o;
 }
 
-struct bus_curve : testing::Test {
+struct bus_curve : ::testing::Test {
   void SetUp() override {
     left_keys = bus::make_curve_keys().value();
     right_keys = bus::make_curve_keys().value();
@@ -82,6 +80,15 @@ TEST_F(bus_curve, does_not_talk_to_a_server_with_another_key) {
   EXPECT_EQ(right->stats().received, 0u);
 }
 
+TEST_F(bus_curve, tells_others_the_host_that_it_was_given) {
+  auto options = tcp_options("/node/0", left_keys, {});
+  options.control_endpoint = options.bulk_endpoint = "tcp://*:*";
+  options.advertised_host = "127.0.0.1";
+  left = start(options);
+  EXPECT_TRUE(left->self().control_endpoint.starts_with("tcp://127.0.0.1:"));
+  EXPECT_NE(left->self().bulk_endpoint, left->self().control_endpoint);
+}
+
 TEST_F(bus_curve, lets_a_key_in_that_a_route_brings) {
   start_both({});
   ASSERT_TRUE(right->add_route(left->self()).ok());
@@ -91,3 +98,4 @@ TEST_F(bus_curve, lets_a_key_in_that_a_route_brings) {
 }
 
 } // namespace
+} // namespace di::test

@@ -8,12 +8,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+namespace di::test {
 namespace {
 
-using namespace di;
-using namespace di::test;
-
-struct bus_hostile : testing::Test {
+struct bus_hostile : ::testing::Test {
   void SetUp() override {
     office = start(ipc_options(dir, "/rank/1"));
     ASSERT_TRUE(office->bind("/rank/1/b", b.deliver()).ok());
@@ -136,3 +134,4 @@ TEST_F(bus_hostile, accepts_no_routing_id_without_incarnation) {
 }
 
 } // namespace
+} // namespace di::test

@@ -10,10 +10,8 @@
 
 #include <optional>
 
+namespace di::test {
 namespace {
-
-using namespace di;
-using namespace di::test;
 
 ec failure_code(const std::optional<envelope>& mail) {
   if (!mail || mail->kind != mail_kind::failure)
@@ -21,7 +19,7 @@ ec failure_code(const std::optional<envelope>& mail) {
   return mail->body.as<proto::request_failed>()->code;
 }
 
-struct bus_process : testing::Test {
+struct bus_process : ::testing::Test {
   void SetUp() override {
     office = start(ipc_options(dir, "/control"));
     ASSERT_TRUE(office->bind("/control/a", a.deliver()).ok());
@@ -130,3 +128,4 @@ TEST_F(bus_process, tells_watchers_when_a_remote_actor_ends) {
 }
 
 } // namespace
+} // namespace di::test

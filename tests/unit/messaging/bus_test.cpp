@@ -13,10 +13,8 @@
 #include <ctime>
 #include <filesystem>
 
+namespace di::test {
 namespace {
-
-using namespace di;
-using namespace di::test;
 
 struct unknown {
   static constexpr wire_id wire{0x8fff};
@@ -24,7 +22,7 @@ struct unknown {
   DI_FIELDS(unknown, m.n)
 };
 
-struct two_offices : testing::Test {
+struct two_offices : ::testing::Test {
   void SetUp() override {
     left = start(ipc_options(dir, "/control"));
     right = start(ipc_options(dir, "/rank/1"));
@@ -203,6 +201,19 @@ TEST_F(two_offices, bounce_and_tell_when_a_route_is_removed) {
   EXPECT_NE(a.next()->body.as<proto::actor_down>(), nullptr);
   EXPECT_EQ(left->post(tell("/rank/1/b", "/control/a", ping{})).error().code, ec::not_found);
   EXPECT_TRUE(left->routes().empty());
+}
+
+TEST_F(two_offices, talk_again_after_a_route_was_taken_back) {
+  for (std::uint64_t n = 0; n < 5; ++n) {
+    ASSERT_TRUE(left->post(request(*left, "/rank/1/b", "/control/a", ping{n, ""})).ok());
+    const auto asked = b.next();
+    ASSERT_TRUE(asked.has_value());
+    ASSERT_EQ(asked->body.as<ping>()->n, n);
+    ASSERT_TRUE(right->post(reply(*asked, ping{n, ""})).ok());
+    ASSERT_TRUE(a.next().has_value());
+    left->remove_route("/rank/1", error{ec::peer_lost, "suspected"});
+    ASSERT_TRUE(left->add_route(right->self()).ok());
+  }
 }
 
 TEST_F(two_offices, bounce_pending_requests_when_the_peer_ends) {
@@ -401,3 +412,4 @@ TEST(bus_start, names_the_descriptors_that_it_needs) {
 }
 
 } // namespace
+} // namespace di::test

@@ -12,9 +12,8 @@
 #include <cmath>
 #include <cstring>
 
+namespace di::test {
 namespace {
-
-using namespace di;
 
 enum class colour : std::uint8_t { red, green, blue = 5 };
 
@@ -328,3 +327,4 @@ TEST(codec_table, names_unknown_wire_ids) {
 }
 
 } // namespace
+} // namespace di::test

@@ -8,9 +8,8 @@
 
 #include <cstring>
 
+namespace di::test {
 namespace {
-
-using namespace di;
 
 std::vector<std::byte> body_of(std::string_view text) {
   std::vector<std::byte> out(text.size());
@@ -147,3 +146,4 @@ TEST(batch, lets_no_flipped_bit_through_header_and_items) {
 }
 
 } // namespace
+} // namespace di::test

@@ -5,9 +5,8 @@
 
 #include <gtest/gtest.h>
 
+namespace di::test {
 namespace {
-
-using namespace di;
 
 TEST(log, writes_event_and_pairs_on_one_line) {
   log::set_process("/rank/3");
@@ -71,3 +70,4 @@ TEST(probe, repeats_its_draws_for_a_seed) {
 }
 
 } // namespace
+} // namespace di::test

@@ -8,12 +8,10 @@
 
 #include <gtest/gtest.h>
 
+namespace di::test {
 namespace {
 
-using namespace di;
-using namespace di::test;
-
-struct post_office : testing::Test {
+struct post_office : ::testing::Test {
   void SetUp() override {
     bus::post_office_options options;
     options.prefix = "/rank/0";
@@ -178,3 +176,4 @@ TEST(pending_requests, gives_each_entry_out_once_and_in_order_of_deadline) {
 }
 
 } // namespace
+} // namespace di::test
