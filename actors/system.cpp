@@ -135,10 +135,11 @@ result<void> system::spawn(const address& path, std::unique_ptr<core_handle> cor
     const auto level = reason.code == ec::ok ? log::level::debug : log::level::warn;
     if (log::enabled(level))
       log::write(level, "actor_ended", {{"actor", path}, {"reason", reason.render()}});
-    if (const auto alive = state.lock())
-      alive->forget(number);
     if (ended)
       ended(reason);
+    // Last: who waits in stop_all() may destroy what `ended` uses.
+    if (const auto alive = state.lock())
+      alive->forget(number);
   });
   begin_shell(shell);
   return {};

@@ -127,8 +127,8 @@ struct running_system : ::testing::Test {
   std::promise<di::error> ended;
   di::test::mailbox answers, facts;
   std::unique_ptr<di::bus::post_office> control, rank;
-  std::optional<di::actors::system> system; // ends before its office
   std::optional<di::actors::local_launcher> launcher;
+  std::optional<di::actors::system> system; // ends before its office and its launcher
 };
 
 TEST_F(running_system, plugin_receives_live_messages_and_survives_its_death) {

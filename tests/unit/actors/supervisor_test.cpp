@@ -65,13 +65,16 @@ child_spec spec(const di::address& path, restart_strategy strategy = restart_str
 }
 
 struct supervisor_tree : ::testing::Test {
-  supervisor_tree() { types.add(di::actor_type_of<egg>()).value(); }
+  supervisor_tree() {
+    types.add(di::actor_type_of<egg>()).value();
+    launcher.emplace(world.system, types);
+  }
 
   void supervise(std::vector<child_spec> children) {
     di::actors::supervisor_options options;
     options.self = "/s";
     options.children = std::move(children);
-    options.launcher = &launcher;
+    options.launcher = &*launcher;
     options.office = &world.office;
     di::actors::spawn_options spawn;
     spawn.ended = [this](const di::error& e) { ended = e; };
@@ -90,8 +93,8 @@ struct supervisor_tree : ::testing::Test {
 
   di::actors::registry types;
   std::optional<di::error> ended;
+  std::optional<di::actors::local_launcher> launcher; // outlives the supervisors of `world`
   di::test::deterministic_system world;
-  di::actors::local_launcher launcher{world.system, types};
 };
 
 TEST_F(supervisor_tree, restarts_a_dead_child_with_a_new_life_and_fresh_state) {
@@ -216,7 +219,7 @@ TEST_F(supervisor_tree, starts_user_actors_that_fall_alone) {
     return a;
   };
   std::vector<di::error> gave_up;
-  di::actors::start_user_actors(world.system, launcher, "/control",
+  di::actors::start_user_actors(world.system, *launcher, "/control",
                                 {user("/cluster/a", 0), user("/cluster/b", 1)},
                                 [&](const di::error& e) { gave_up.push_back(e); })
       .value();
@@ -260,7 +263,7 @@ TEST_F(supervisor_tree, nests) {
       di::actors::supervisor_options options;
       options.self = c.path;
       options.children = {spec("/s/a", restart_strategy::one_for_one, 0)};
-      options.launcher = &tree->launcher;
+      options.launcher = &*tree->launcher;
       options.office = &tree->world.office;
       di::actors::spawn_options spawn;
       spawn.ended = std::move(ended);
