@@ -55,7 +55,10 @@ result<void> rank_actor::on_due(timer which, instant now, outbox& out) {
     out.send(engine::shard_path(call->holder.rank),
              proto::ask_call{call->id, parts_.options.rank, parts_.options.life});
   }
-  if (!calls_.complete()) {
+  if (reader_)
+    out.send(engine::shard_path(parts_.options.rank),
+             proto::ask_call{*reader_, parts_.options.rank, parts_.options.life});
+  if (!calls_.complete() || reader_) {
     out.arm({ask_due, 0}, parts_.ask_after);
     ask_armed_ = true;
   }
@@ -106,7 +109,7 @@ result<proto::rank_state> rank_actor::on(const proto::get_rank&) const {
 
 /// Work goes behind the mail that is waiting already, so that a step takes all that has come.
 void rank_actor::wake(outbox& out) {
-  if (phase_ != phase::idle || work_sent_ || !calls_.current() || !core_.has_work())
+  if (phase_ != phase::idle || reader_ || work_sent_ || !calls_.current() || !core_.has_work())
     return;
   work_sent_ = true;
   out.send(engine::rank_path(parts_.options.rank), proto::work_due{core_.steps()});
@@ -114,7 +117,7 @@ void rank_actor::wake(outbox& out) {
 
 result<void> rank_actor::on(const proto::work_due&, instant now, outbox& out) {
   work_sent_ = false;
-  if (phase_ != phase::idle || !calls_.current())
+  if (phase_ != phase::idle || reader_ || !calls_.current())
     return {};
   plan_ = core_.plan(now);
   if (plan_.segments.empty())
@@ -223,7 +226,16 @@ proto::expert_batch rank_actor::batch_of(const engine::expert_call& call) const 
   return m;
 }
 
+/// The own shard has answered, or does not have the call: nobody reads the failed step's rows.
+void rank_actor::reader_done(call_id call, outbox& out) {
+  if (reader_ != call)
+    return;
+  reader_.reset();
+  wake(out);
+}
+
 result<void> rank_actor::on(const proto::expert_rows& m, instant, outbox& out) {
+  reader_done(m.call, out);
   if (phase_ != phase::experts)
     return {};
   const engine::expert_demand& d = parts_.runner->demand();
@@ -250,6 +262,7 @@ void rank_actor::resume_if_complete(outbox& out) {
 }
 
 result<void> rank_actor::on(const proto::expert_moved& m, instant, outbox& out) {
+  reader_done(m.call, out);
   out.count("di_rank_calls_moved_total");
   calls_.moved(m);
   send_calls(out);
@@ -257,15 +270,18 @@ result<void> rank_actor::on(const proto::expert_moved& m, instant, outbox& out) 
 }
 
 result<void> rank_actor::on(const proto::expert_failed& m, instant, outbox& out) {
+  reader_done(m.call, out);
   // A shard that is full is asked again by the timer; anything else would fail again.
   if (phase_ != phase::experts || m.code == ec::unavailable || !calls_.is_open(m.call))
     return {};
+  calls_.close(m.call);
   fail_step({m.code, fmt::format("rank {}: {}", m.holder.v, m.what)}, out);
   return {};
 }
 
 result<void> rank_actor::on(const proto::call_known& m, instant, outbox& out) {
   if (!m.queued) {
+    reader_done(m.call, out);
     calls_.forgotten(m.call);
     send_calls(out);
   }
@@ -297,7 +313,12 @@ void rank_actor::finish_step(outbox& out) {
 
 void rank_actor::fail_step(const error& why, outbox& out) {
   phase_ = phase::idle;
+  reader_ = calls_.local_open();
   calls_.abandon();
+  if (reader_ && !ask_armed_) {
+    out.arm({ask_due, 0}, parts_.ask_after);
+    ask_armed_ = true;
+  }
   core_.fail_step(why, real_env().now(), out);
   drop_states();
   if (!parts_.listeners.empty()) {

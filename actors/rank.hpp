@@ -37,7 +37,8 @@ struct rank_parts {
 ///   computing --done--> sampling --commit--> idle (and work_due if there is more)
 ///
 /// Between two layers the mailbox is read, so a rank answers while it waits. A step that cannot be
-/// computed ends its sequences with the error; the rank lives on.
+/// computed ends its sequences with the error; the rank lives on, and begins its next step once the
+/// own shard has let go of the failed one's rows.
 class rank_actor {
 public:
   explicit rank_actor(rank_parts parts);
@@ -71,6 +72,7 @@ private:
   void finish_step(outbox& out);
   void fail_step(const error& why, outbox& out);
   void resume_if_complete(outbox& out);
+  void reader_done(call_id call, outbox& out);
   template <class F>
   result<engine::step_state> timed(F&& compute);
 
@@ -82,6 +84,7 @@ private:
   engine::step_plan plan_;
   instant step_began_;
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
+  std::optional<call_id> reader_; ///< call of a failed step whose rows the own shard may still read
   bool work_sent_ = false, ask_armed_ = false;
 };
 

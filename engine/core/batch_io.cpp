@@ -271,8 +271,12 @@ result<proto::request_spec> prepare_request(batch_line line, request_id number_,
     return fail(ec::context_exceeded, "prompt: {} tokens leave no room in the context of {}",
                 length, limits.context_tokens);
   const auto room = static_cast<std::uint32_t>(limits.context_tokens - length);
-  if (!line.has_max_tokens)
-    spec.sampling.max_tokens = std::min(room, spec.sampling.max_tokens);
+  if (!line.has_max_tokens) { // teacher forcing means these tokens, unless it says otherwise
+    if (!spec.sampling.forced_ids.empty())
+      spec.sampling.max_tokens = static_cast<std::uint32_t>(spec.sampling.forced_ids.size());
+    else
+      spec.sampling.max_tokens = std::min(room, spec.sampling.max_tokens);
+  }
   if (spec.sampling.max_tokens > room)
     return fail(ec::context_exceeded,
                 "max_tokens: {} prompt tokens and max_tokens={} exceed the context of {} tokens",

@@ -133,6 +133,13 @@ void expert_call_core::forgotten(call_id id) {
     unsent_.push_back(id);
 }
 
+std::optional<call_id> expert_call_core::local_open() const {
+  for (const auto& [id, call] : open_)
+    if (call->local)
+      return id;
+  return std::nullopt;
+}
+
 void expert_call_core::abandon() {
   open_.clear();
   unsent_.clear();

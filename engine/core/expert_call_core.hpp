@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -76,6 +77,10 @@ public:
   /// Gives up the layer: late answers are dropped. After an error of a step.
   void abandon();
   bool is_open(call_id id) const { return open_.contains(id); }
+  /// Takes a call out unanswered; null if it is not open. Before abandon().
+  std::unique_ptr<expert_call> close(call_id id);
+  /// The open call to the own shard, if there is one.
+  std::optional<call_id> local_open() const;
 
   /// Calls that are late, to be asked about; counts them as asked.
   std::vector<const expert_call*> take_late(instant now);
@@ -88,7 +93,6 @@ public:
 
 private:
   void route(const std::vector<call_entry>& entries);
-  std::unique_ptr<expert_call> close(call_id id);
 
   rank_id self_;
   duration ask_after_;

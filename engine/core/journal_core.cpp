@@ -31,6 +31,7 @@ struct journal_core::request {
   bool admitted = false;
   bool closed = false;
   instant asked; ///< last admit_request
+  instant opened;
 };
 
 journal_core::journal_core(journal_options options) : options_{std::move(options)} {
@@ -67,6 +68,7 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
   auto made = std::make_unique<request>();
   made->spec = m.spec;
   made->choices.resize(m.spec.sampling.n);
+  made->opened = now;
   request& r = *requests_.emplace(id, std::move(made)).first->second;
   ++counts_.open;
   out.count("di_journal_requests_total");
@@ -230,6 +232,15 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
     return {};
   armed_ = false;
   for (auto& [id, r] : requests_) {
+    if (!r->closed && r->spec.deadline_ms > 0) {
+      const std::chrono::milliseconds limit{r->spec.deadline_ms};
+      if (now - r->opened >= limit)
+        close(*r,
+              {proto::finish_reason::error, -1, 0, ec::deadline_exceeded,
+               fmt::format("request {} was not done within {} ms", id.v, limit.count())},
+              true, now, out);
+      arm(out);
+    }
     if (!r->closed && !r->admitted) {
       if (now - r->asked >= options_.resend_after)
         admit(*r, now, out);

@@ -207,6 +207,21 @@ TEST(journal_core, asks_for_admission_and_releases_again) {
   EXPECT_EQ(only<proto::tokens_released>(out).tokens.size(), 1U);
 }
 
+TEST(journal_core, gives_up_what_is_past_its_deadline) {
+  journal_core core{{}};
+  outbox out;
+  auto spec = request(1);
+  spec.deadline_ms = 800;
+  ASSERT_TRUE(core.on(proto::open_request{spec}, {}, out));
+  ASSERT_TRUE(core.on(proto::request_admitted{request_id{1}, 1, true, {}, {}}, {}, out));
+  ASSERT_TRUE(core.on_due({1, 0}, instant{} + std::chrono::milliseconds{799}, out));
+  EXPECT_TRUE(sent<proto::tokens_released>(out).empty());
+  ASSERT_TRUE(core.on_due({1, 0}, instant{} + std::chrono::milliseconds{800}, out));
+  EXPECT_EQ(only<proto::tokens_released>(out).end.code, ec::deadline_exceeded);
+  EXPECT_TRUE(only<proto::release_request>(out).withdraw);
+  core.check();
+}
+
 TEST(gateway_core, keeps_a_window_and_the_order_of_the_batch) {
   gateway_options o;
   o.window = 2;
