@@ -15,9 +15,8 @@ namespace {
 
 constexpr std::int64_t block_columns = 32; ///< one scale tile
 constexpr std::int64_t block_rows = 128;
-constexpr std::int64_t prefetch_bytes = 4096; ///< least distance of software prefetch
+constexpr std::int64_t prefetch_bytes = 8192; ///< least distance of software prefetch
 constexpr std::int64_t result_rows = 8;       ///< most rows whose results wait for being rounded
-constexpr std::int64_t most_fused_rows = fused_rows > 1 ? result_rows : 1;
 constexpr std::int64_t few_rows = 24; ///< so many rows use four decoded weight rows at a time
 constexpr std::uint8_t largest_fused_scale = 246; ///< times 256 it is still finite
 
@@ -132,23 +131,31 @@ public:
     case weight_kind::fp8_row32:
       return run_as<fp8_row>(load_scales());
     case weight_kind::fp4_row32:
-      return run_as<fp4_row>(load_scales());
+      prefetch_scales();
+      return run_as<fp4_row>(true);
     }
   }
 
 private:
   bool tiled() const { return j_.w.kind == weight_kind::fp8_tile32; }
 
-  /// Fills scales_; true if they are what a fused tile wants.
+  /// Fills scales_ of an fp8 job; true if they are what a fused tile wants.
   bool load_scales() {
     const std::int64_t rows = tiled() ? 1 : n1_ - n0_;
     const std::int64_t first = tiled() ? n0_ / 32 : n0_;
     const std::uint8_t* from = j_.w.scale + first * groups_; // those of the next row follow
-    const bool fp8 = j_.w.kind != weight_kind::fp4_row32;
-    const bool fusible = !fp8 || !any_above(from, rows * groups_, largest_fused_scale);
-    factor_ = fp8 && fusible && m1_ - m0_ <= most_fused_rows ? 256.0F : 1.0F;
+    const bool fusible = !any_above(from, rows * groups_, largest_fused_scale);
+    factor_ = fusible && m1_ - m0_ <= fused_rows ? 256.0F : 1.0F;
     prepare_scales(from, rows * groups_, factor_, scales_);
     return fusible;
+  }
+
+  /// The scale bytes of the unit that will probably come next.
+  void prefetch_scales() const {
+    const std::int64_t bytes = (n1_ - n0_) * groups_;
+    const std::uint8_t* next = j_.w.scale + n1_ * groups_;
+    for (std::int64_t i = 0; i < bytes; i += 64)
+      __builtin_prefetch(next + i);
   }
 
   const float* scale_row(std::int64_t n) const {
@@ -164,7 +171,8 @@ private:
     else if constexpr (std::is_same_v<Row, fp8_row>)
       return {static_cast<const std::uint8_t*>(j_.w.data) + n * j_.w.in, scale_row(n)};
     else
-      return {static_cast<const std::uint8_t*>(j_.w.data) + n * (j_.w.in / 2), scale_row(n)};
+      return {static_cast<const std::uint8_t*>(j_.w.data) + n * (j_.w.in / 2),
+              j_.w.scale + n * groups_};
   }
 
   template <class Row>
@@ -178,8 +186,13 @@ private:
     const std::int64_t rows = m1_ - m0_;
     if (may_fuse && rows == 1)
       return fused<Row, single_columns>();
-    if (may_fuse && rows <= most_fused_rows)
-      return fused<Row, tile_columns>();
+    if constexpr (fused_rows > 1) {
+      // Decoding fp8 costs more than reading inputs twice as often in a tile of two columns.
+      if (may_fuse && rows > 4 && rows <= fused_rows && std::is_same_v<Row, fp8_row>)
+        return fused<fp8_row, 2>();
+      if (may_fuse && rows <= fused_rows)
+        return fused<Row, tile_columns>();
+    }
     // With few rows four decoded weight rows stay in the first-level cache until all have used
     // them; with many the input does, over all columns of the unit.
     const std::int64_t columns = rows <= few_rows ? tile_columns : block_columns;
@@ -193,7 +206,7 @@ private:
   template <class Row, int NR>
   void fused() {
     const std::int64_t bytes = row_bytes<Row>(), lead = most(NR * bytes, prefetch_bytes);
-    const std::int64_t tiles = (m1_ - m0_ + fused_rows - 1) / fused_rows;
+    const std::int64_t tiles = NR == tile_columns ? (m1_ - m0_ + NR - 1) / NR : 1;
     for (std::int64_t n = n0_; n < n1_; n += NR) {
       Row rows[NR];
 #pragma GCC unroll 8

@@ -151,11 +151,11 @@ void unpack_row(row_format f, const std::byte* row, std::int64_t dim, float* to)
     for (std::int64_t k = 0; k < dim; k += 32) {
       f32x16 a, b;
       if (dim - k >= 32) {
-        e2m1_split(codes + k / 2, e2m1_table(1.0F), a, b);
+        e2m1_split(codes + k / 2, e2m1_table(127), a, b);
       } else { // the last half group of an fp4_16 row
         std::uint8_t tmp[16] = {};
         std::memcpy(tmp, codes + k / 2, 8);
-        e2m1_split(tmp, e2m1_table(1.0F), a, b);
+        e2m1_split(tmp, e2m1_table(127), a, b);
       }
       interleave(a, b);
       const float s0 = wide ? e8m0_to_f32(scales[k / 32]) : e4m3_to_f32(scales[k / 16]);
@@ -170,7 +170,7 @@ void unpack_row_split(const std::byte* row, std::int64_t dim, float* to) {
   const auto* codes = reinterpret_cast<const std::uint8_t*>(row);
   for (std::int64_t k = 0; k < dim; k += 32) {
     f32x16 a, b;
-    e2m1_split(codes + k / 2, e2m1_table(e8m0_to_f32(codes[dim / 2 + k / 32])), a, b);
+    e2m1_split(codes + k / 2, e2m1_table(codes[dim / 2 + k / 32]), a, b);
     a.store(to + k);
     b.store(to + k + 16);
   }

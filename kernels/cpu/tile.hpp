@@ -10,7 +10,7 @@
 namespace di::kernels::DI_ISA {
 
 #if defined(DI_ISA_AVX512)
-inline constexpr int fused_rows = 4; ///< most input rows that read weights undecoded
+inline constexpr int fused_rows = 8; ///< most input rows that read weights undecoded
 inline constexpr int panel_rows = 6; ///< most input rows of a tile over decoded weights
 inline constexpr int single_columns = 8;
 #elif defined(DI_ISA_AVX2)
@@ -68,7 +68,7 @@ struct fp8_row {
 
 struct fp4_row {
   const std::uint8_t* p;
-  const float* scale; ///< per 32
+  const std::uint8_t* scale; ///< per 32
   static constexpr std::int64_t group_bytes = 16;
 
   DI_KERNEL_INLINE void group(std::int64_t g, f32x16& a, f32x16& b) const {
@@ -90,13 +90,24 @@ struct accumulators {
         v[m][n] = f32x16::zero();
   }
 
-  /// Closing sums to out[m * stride + n]. @pre NR is a multiple of 4
+  /// Closing sums to out[m * stride + n]. @pre NR is 2 or a multiple of 4
   DI_KERNEL_INLINE void sums(float* out, std::int64_t stride) const {
+    if constexpr (NR == 2) {
+#pragma GCC unroll 4
+      for (int m = 0; m < MR; m += 2) {
+        const int other = m + 1 < MR ? m + 1 : m;
+        float four[4];
+        tree_sum4(v[m][0], v[m][1], v[other][0], v[other][1], four);
+        std::memcpy(out + m * stride, four, 2 * sizeof(float));
+        std::memcpy(out + other * stride, four + 2, 2 * sizeof(float));
+      }
+    } else {
 #pragma GCC unroll 8
-    for (int m = 0; m < MR; ++m)
+      for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 2
-      for (int n = 0; n < NR; n += 4)
-        tree_sum4(v[m][n], v[m][n + 1], v[m][n + 2], v[m][n + 3], out + m * stride + n);
+        for (int n = 0; n < NR; n += 4)
+          tree_sum4(v[m][n], v[m][n + 1], v[m][n + 2], v[m][n + 3], out + m * stride + n);
+    }
   }
 };
 
@@ -149,7 +160,8 @@ DI_KERNEL_INLINE void fused_tile(const Row (&rows)[NR], const float* x, std::int
   acc.sums(out, out_stride);
 }
 
-/// fused_tile for any number of rows up to fused_rows; with eight columns one row only.
+/// fused_tile for 1 row (eight columns, or four without the registers), 2 to 4 rows (four columns)
+/// or 5 to 8 rows (two columns).
 template <class Row, int NR>
 DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], const float* x,
                                      std::int64_t x_stride, std::int64_t in, const std::byte* ahead,
@@ -163,10 +175,22 @@ DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], cons
     case 2:
       return fused_tile<Row, 2, NR>(w, x, x_stride, in, ahead, out, out_stride);
     default:
-      break;
+      return fused_tile<Row, 1, NR>(w, x, x_stride, in, ahead, out, out_stride);
     }
+  } else if constexpr (fused_rows > 1 && NR == 2) {
+    switch (rows) {
+    case 8:
+      return fused_tile<Row, 8, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    case 7:
+      return fused_tile<Row, 7, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    case 6:
+      return fused_tile<Row, 6, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    default:
+      return fused_tile<Row, 5, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    }
+  } else {
+    fused_tile<Row, 1, NR>(w, x, x_stride, in, ahead, out, out_stride);
   }
-  fused_tile<Row, 1, NR>(w, x, x_stride, in, ahead, out, out_stride);
 }
 
 /// The same over decoded weight rows w[0..3], each `padded` floats (a multiple of 16).

@@ -6,10 +6,11 @@
 // Face: f32x16 and i32x16 as kernels/math.hpp wants them, and
 //   load/store of 16 floats, load_bf16/store_bf16 (nearest even, NaN = 0x7fc0),
 //   load_bytes/store_bytes e4m3_256th(p)  16 weight codes, times 2^-8 (the NaN codes read as 480)
-//   e2m1_table(s), e2m1_split(p, table, even, odd)  32 fp4 codes in 16 bytes, times s
+//   e2m1_table(b), e2m1_split(p, table, even, odd)  32 fp4 codes in 16 bytes, times scale byte b
 //   tree_sum(v), tree_sum4(a, b, c, d, out)  the closing sum of the contract
 #pragma once
 
+#include "kernels/cpu/e2m1_scaled.hpp"
 #include "kernels/formats.hpp"
 #include "kernels/math.hpp"
 

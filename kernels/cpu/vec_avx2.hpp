@@ -180,9 +180,8 @@ DI_KERNEL_INLINE f32x16 e4m3_256th(const std::uint8_t* p) {
 struct e2m1_table {
   __m256 magnitudes;
 
-  explicit DI_KERNEL_INLINE e2m1_table(float s)
-      : magnitudes(_mm256_mul_ps(_mm256_set1_ps(s),
-                                 _mm256_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F))) {}
+  explicit DI_KERNEL_INLINE e2m1_table(std::uint8_t scale)
+      : magnitudes(_mm256_load_ps(e2m1_scaled.value[scale])) {}
 
   /// The low four bits of each lane.
   DI_KERNEL_INLINE __m256 value(__m256i code) const {

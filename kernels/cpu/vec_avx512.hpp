@@ -158,10 +158,8 @@ DI_KERNEL_INLINE f32x16 e4m3_256th(const std::uint8_t* p) {
 struct e2m1_table {
   __m512 values;
 
-  explicit DI_KERNEL_INLINE e2m1_table(float s)
-      : values(_mm512_mul_ps(_mm512_set1_ps(s),
-                             _mm512_setr_ps(0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F, -0.0F,
-                                            -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F))) {}
+  explicit DI_KERNEL_INLINE e2m1_table(std::uint8_t scale)
+      : values(_mm512_load_ps(e2m1_scaled.value[scale])) {}
 };
 
 DI_KERNEL_INLINE void e2m1_split(const std::uint8_t* p, const e2m1_table& t, f32x16& even,

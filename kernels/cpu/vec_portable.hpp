@@ -218,7 +218,7 @@ DI_KERNEL_INLINE f32x16 e4m3_256th(const std::uint8_t* p) {
 struct e2m1_table {
   float scale;
 
-  explicit DI_KERNEL_INLINE e2m1_table(float s) : scale(s) {}
+  explicit DI_KERNEL_INLINE e2m1_table(std::uint8_t s) : scale(e8m0_to_f32(s)) {}
 };
 
 DI_KERNEL_INLINE void e2m1_split(const std::uint8_t* p, const e2m1_table& t, f32x16& even,
