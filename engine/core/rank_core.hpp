@@ -94,6 +94,7 @@ public:
   bool step_out() const noexcept { return !in_step_.empty(); }
   std::uint32_t running() const noexcept { return static_cast<std::uint32_t>(running_.size()); }
   std::uint32_t waiting() const noexcept { return static_cast<std::uint32_t>(waiting_.size()); }
+  std::size_t requests() const noexcept { return requests_.size(); } ///< with open choices
   std::uint64_t steps() const noexcept { return step_; }
   std::uint64_t rows() const noexcept { return rows_; }
   epoch view() const noexcept { return view_; }

@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace di::test {
 namespace {
 
@@ -55,7 +57,7 @@ std::vector<proto::request_spec> some_requests(std::mt19937_64& random) {
 }
 
 struct totals {
-  std::uint64_t lost = 0, repeated = 0, tokens = 0;
+  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0;
 };
 
 void run_seed(std::uint64_t seed, totals& sum) {
@@ -73,6 +75,7 @@ void run_seed(std::uint64_t seed, totals& sum) {
   front.resend_after = std::chrono::milliseconds{50};
   engine::gateway_core gateway{front, requests};
   std::uint64_t stale_states = 0;
+  std::vector<const toy_rank_core*> ranks_seen;
 
   sim_network net{seed, habits};
   engine::rebalancer_options placing;
@@ -100,7 +103,10 @@ void run_seed(std::uint64_t seed, totals& sum) {
     o.page_tokens = 8;
     o.kv_tokens = 40 + random() % 100;
     o.resend_after = std::chrono::milliseconds{50};
-    net.add(engine::rank_path(o.rank), wrap_core<toy_rank>(o, &stale_states));
+    auto toy = std::make_unique<typed_core<toy_rank_core, toy_rank::protocol>>(std::in_place, o,
+                                                                               &stale_states);
+    ranks_seen.push_back(&toy->core());
+    net.add(engine::rank_path(o.rank), std::move(toy));
     actors::shard_parts shard;
     shard.options.rank = o.rank;
     shard.options.life = o.life;
@@ -112,9 +118,23 @@ void run_seed(std::uint64_t seed, totals& sum) {
   }
   net.inject("/control/rebalancer", parcel::of(std::move(view)));
   net.inject("/gateway/0", parcel::of(proto::start_batch{}));
+  std::set<request_id> cancelled;
+  if (seed % 3 == 0)
+    for (const proto::request_spec& spec : requests)
+      if (random() % 2) {
+        cancelled.insert(spec.request);
+        net.inject("/control/journal", parcel::of(proto::cancel_request{spec.request}),
+                   std::chrono::milliseconds{random() % 600});
+      }
   const bool done = net.run([&] { return gateway.done(); }, 400'000, std::chrono::seconds{600});
   ASSERT_EQ(net.failure(), "");
   ASSERT_TRUE(done) << "stuck at " << net.now().ns / 1'000'000 << " ms";
+  // Ranks let go of everything in the end, also of what was withdrawn.
+  const auto idle = [&] {
+    return std::all_of(ranks_seen.begin(), ranks_seen.end(),
+                       [](const auto* r) { return r->idle(); });
+  };
+  ASSERT_TRUE(net.run(idle, 400'000, std::chrono::seconds{120})) << "a rank keeps a request";
   EXPECT_EQ(stale_states, 0U);
   sum.lost += net.lost();
   sum.repeated += net.repeated();
@@ -125,7 +145,16 @@ void run_seed(std::uint64_t seed, totals& sum) {
     ASSERT_EQ(choices->size(), spec.sampling.n);
     for (std::uint32_t c = 0; c < spec.sampling.n; ++c) {
       const engine::collected_choice& got = (*choices)[c];
-      const auto wanted = toy::generate(spec, c);
+      auto wanted = toy::generate(spec, c);
+      if (got.end.reason == proto::finish_reason::cancelled) {
+        // What was shown before the client left is right as far as it goes.
+        ASSERT_TRUE(cancelled.contains(spec.request));
+        ASSERT_LE(got.tokens.size(), wanted.size());
+        wanted.resize(got.tokens.size());
+        ASSERT_EQ(got.tokens, wanted);
+        ++sum.cancelled;
+        continue;
+      }
       ASSERT_EQ(got.tokens, wanted)
           << "request " << spec.request.v << " choice " << c << ": " << got.end.what;
       ASSERT_EQ(got.end.reason,
@@ -143,9 +172,10 @@ TEST(serving_sim, every_request_gets_its_tokens_exactly_once) {
   EXPECT_GT(sum.lost, 10'000U);
   EXPECT_GT(sum.repeated, 10'000U);
   EXPECT_GT(sum.tokens, 20'000U);
+  EXPECT_GT(sum.cancelled, 100U);
   RecordProperty("lost", std::to_string(sum.lost));
-  std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens
-            << " tokens\n";
+  std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens << " tokens, "
+            << sum.cancelled << " choices cancelled\n";
 }
 
 } // namespace

@@ -36,8 +36,10 @@ public:
     actors_[path] = std::move(core);
   }
 
-  /// Sends from outside.
-  void inject(const address& to, parcel body) { deliver_at(now_, "/outside", to, std::move(body)); }
+  /// Sends from outside, certainly.
+  void inject(const address& to, parcel body, duration after = {}) {
+    deliver_at(now_ + after, "/outside", to, std::move(body));
+  }
 
   /// Runs until `done`, a failure, or a bound. @return whether it was done
   bool run(const std::function<bool()>& done, std::size_t events_max, duration limit) {

@@ -93,6 +93,11 @@ public:
     core_.check();
     calls_.check();
   }
+  /// Nothing runs, waits or is kept.
+  bool idle() const {
+    return core_.running() + core_.waiting() + core_.unacknowledged() == 0 && !computing_
+           && states_.empty() && core_.requests() == 0;
+  }
 
 private:
   void wake(outbox& out) {
