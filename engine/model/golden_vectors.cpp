@@ -92,10 +92,11 @@ const tensor_view* golden_vectors::find(std::string_view name) const {
 }
 
 std::string comparison::text(std::int64_t width) const {
-  std::string out =
-      fmt::format("{} of {} elements differ, largest {:.4g} (rms {:.4g}), {:.0f} % of "
-                  "the tolerance",
-                  different, elements, largest, rms, 100 * share);
+  const std::string used = std::isfinite(share)
+                               ? fmt::format("{:.0f} % of the tolerance", 100 * share)
+                               : "must be equal";
+  std::string out = fmt::format("{} of {} elements differ, largest {:.4g} (rms {:.4g}), {}",
+                                different, elements, largest, rms, used);
   if (first_bad >= 0)
     out += fmt::format("; first at row {}, column {}: expected {:.8g}, found {:.8g}",
                        first_bad / std::max<std::int64_t>(width, 1),

@@ -20,7 +20,13 @@ TEST(checkpoint_verify, says_that_weights_of_another_seed_do_not_agree) {
   options.seed = 2;
   const std::string dir = std::string{DI_BINARY_DIR} + "/test_models/verify_seed2";
   ASSERT_TRUE(engine::write_synthetic(options, dir).ok());
+  ::testing::internal::CaptureStdout();
   EXPECT_EQ(run_checkpoint_verify({dir, golden_dir, 2}), 4);
+  const std::string out = ::testing::internal::GetCapturedStdout();
+  EXPECT_NE(out.find("FAILED"), std::string::npos);
+  EXPECT_NE(out.find("L0.router_ids"), std::string::npos) << out;
+  EXPECT_NE(out.find("first at row 0, column 0"), std::string::npos) << out;
+  EXPECT_NE(out.find("does not agree"), std::string::npos) << out;
 }
 
 TEST(checkpoint_verify, refuses_a_folder_without_vectors_and_a_missing_checkpoint) {
