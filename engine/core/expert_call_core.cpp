@@ -30,14 +30,17 @@ result<void> expert_call_core::begin(const layer_demand& demand) {
   }
   entries_total_ = entries.size();
   entries_done_ = 0;
-  route(entries);
+  route(std::move(entries));
   return {};
 }
 
 /// Spreads entries over new calls, one per holder; parks those that nobody alive holds.
-void expert_call_core::route(const std::vector<call_entry>& entries) {
+void expert_call_core::route(std::vector<call_entry> entries) {
   if (entries.empty())
     return;
+  // Parked ones come from several calls; a call's rows and entries ascend.
+  std::sort(entries.begin(), entries.end(),
+            [](const call_entry& a, const call_entry& b) { return a.slot < b.slot; });
   const std::size_t self = placement_->index_of(self_).value_or(0);
   const auto refuses = [this](std::size_t index) {
     const placed_rank r = placement_->rank_at(index);
@@ -108,7 +111,7 @@ void expert_call_core::moved(const proto::expert_moved& m) {
     return;
   // Whoever refuses is not asked again before a newer placement says what it holds.
   moved_.insert({call->holder.rank, call->holder.life});
-  route(call->entries);
+  route(std::move(call->entries));
 }
 
 void expert_call_core::lost(rank_id rank, incarnation life) {
@@ -122,10 +125,7 @@ void expert_call_core::lost(rank_id rank, incarnation life) {
       ++at;
     }
   }
-  std::sort(orphans.begin(), orphans.end(),
-            [](const call_entry& a, const call_entry& b) { return a.slot < b.slot; });
-  if (placement_)
-    route(orphans);
+  route(std::move(orphans)); // none without a placement
 }
 
 void expert_call_core::forgotten(call_id id) {

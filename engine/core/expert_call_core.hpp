@@ -92,7 +92,7 @@ public:
   void check() const;
 
 private:
-  void route(const std::vector<call_entry>& entries);
+  void route(std::vector<call_entry> entries);
 
   rank_id self_;
   duration ask_after_;
