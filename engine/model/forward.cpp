@@ -258,6 +258,8 @@ result<step_state> cpu_forward::finish() {
   const std::int64_t wanted = wanted_.back().first + wanted_.back().rows;
   bf16* in = head_in_.ensure(wanted * hidden);
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    if (wanted_[i].rows == 0)
+      continue;
     const segment_rows& segment = step_.segments[i];
     const std::int64_t row = segment.first_row + segment.rows - wanted_[i].rows;
     std::memcpy(in + wanted_[i].first * hidden, u_.data() + row * hidden,

@@ -24,7 +24,8 @@ public:
       add(word);
     }
     std::uint64_t word = 0;
-    std::memcpy(&word, at, bytes);
+    if (bytes > 0)
+      std::memcpy(&word, at, bytes);
     add(word + bytes);
   }
   std::uint64_t value() const noexcept { return value_; }
