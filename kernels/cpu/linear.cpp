@@ -184,7 +184,7 @@ private:
   template <class Row>
   DI_KERNEL_INLINE void run_as(bool may_fuse) {
     const std::int64_t rows = m1_ - m0_;
-    if (may_fuse && rows == 1)
+    if (may_fuse && rows <= least(2, fused_rows))
       return fused<Row, single_columns>();
     if constexpr (fused_rows > 1) {
       // Decoding fp8 costs more than reading inputs twice as often in a tile of two columns.

@@ -160,8 +160,8 @@ DI_KERNEL_INLINE void fused_tile(const Row (&rows)[NR], const float* x, std::int
   acc.sums(out, out_stride);
 }
 
-/// fused_tile for 1 row (eight columns, or four without the registers), 2 to 4 rows (four columns)
-/// or 5 to 8 rows (two columns).
+/// fused_tile for 1 or 2 rows (eight columns: enough sums in flight to hide their latency), 2 to 4
+/// rows (four columns) or 5 to 8 rows (two columns); without the registers 1 row, four columns.
 template <class Row, int NR>
 DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], const float* x,
                                      std::int64_t x_stride, std::int64_t in, const std::byte* ahead,
@@ -172,10 +172,8 @@ DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], cons
       return fused_tile<Row, 4, NR>(w, x, x_stride, in, ahead, out, out_stride);
     case 3:
       return fused_tile<Row, 3, NR>(w, x, x_stride, in, ahead, out, out_stride);
-    case 2:
-      return fused_tile<Row, 2, NR>(w, x, x_stride, in, ahead, out, out_stride);
     default:
-      return fused_tile<Row, 1, NR>(w, x, x_stride, in, ahead, out, out_stride);
+      return fused_tile<Row, 2, NR>(w, x, x_stride, in, ahead, out, out_stride);
     }
   } else if constexpr (fused_rows > 1 && NR == 2) {
     switch (rows) {
@@ -189,6 +187,10 @@ DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], cons
       return fused_tile<Row, 5, NR>(w, x, x_stride, in, ahead, out, out_stride);
     }
   } else {
+    if constexpr (fused_rows > 1) {
+      if (rows == 2)
+        return fused_tile<Row, 2, NR>(w, x, x_stride, in, ahead, out, out_stride);
+    }
     fused_tile<Row, 1, NR>(w, x, x_stride, in, ahead, out, out_stride);
   }
 }
