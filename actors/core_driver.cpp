@@ -63,6 +63,8 @@ std::optional<instant> core_driver::next_wake() const {
 result<void> core_driver::finish(result<void> outcome, outbox& out, instant now) {
   if (!outcome)
     return outcome;
+  if (options_.checked)
+    core_->check();
   std::optional<error> ended;
   for (auto& effect : out.take())
     carry_out(effect, now, ended);

@@ -22,6 +22,7 @@ struct driver_options {
   bus::post_office* office = nullptr; ///< outlives the driver
   metrics* counters = nullptr;        ///< outlives the driver; null: counts are dropped
   trace_fn trace;                     ///< may be empty
+  bool checked = false;               ///< the core's check() runs after every handler
 };
 
 /// Owned by one shell, used on its thread only. Every call that may run the core returns an error

@@ -17,7 +17,9 @@ struct system_options {
   trace_fn trace;
   /// Prints bodies in the log; null: only their names.
   std::shared_ptr<const wire::codec_table> codecs;
-  bool testing = false; ///< CAF's test coordinator in place of threads; see deterministic_system
+  /// CAF's test coordinator in place of threads, and check() after every handler; see
+  /// tests/support/deterministic_system.hpp
+  bool testing = false;
 };
 
 struct spawn_options {
