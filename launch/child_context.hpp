@@ -23,14 +23,15 @@ namespace di::launch {
 class end_latch {
 public:
   end_latch();
-  /// Any thread. `why` is empty for a planned end.
+  /// Any thread. `why` is empty for an end that needs no words.
   void end(int code, std::string why = {});
 
   struct verdict {
     int code = 0;
     std::string why;
   };
-  /// Main thread. Waits for a verdict; `drain` is called on each SIGINT, SIGTERM ends with code 0.
+  /// Main thread. Waits for a verdict; `drain` is called on each SIGINT; SIGTERM ends with
+  /// exit_gave_up and nothing to say: whoever sent it knows why.
   verdict wait(const std::function<void()>& drain);
 
 private:

@@ -34,7 +34,7 @@ end_latch::verdict end_latch::wait(const std::function<void()>& drain) {
                           if (number == SIGINT)
                             drain();
                           else
-                            end(0);
+                            end(exit_gave_up);
                         }};
   loop.watch(event_.get(), [&] { loop.stop(); });
   loop.run();

@@ -277,7 +277,7 @@ void cluster::on_signal(int number) {
   draining_ = true;
   log_.note(fmt::format("signal {}: no new requests; running ones get {}; a second signal aborts",
                         number, format_time(o_.config.drain_timeout)));
-  children_.signal("control", SIGTERM);
+  children_.signal("control", SIGINT); // control drains at SIGINT, ends at SIGTERM
   loop_.at(clock::now() + o_.config.drain_timeout, [this] {
     end(exit_gave_up, fmt::format("requests still ran {} after the first signal",
                                   format_time(o_.config.drain_timeout)));

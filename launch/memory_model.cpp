@@ -5,31 +5,101 @@
 #include "engine/model/tensor_table.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace di::launch {
 namespace {
 
-/// Program, libraries' writable pages, heap and stacks of a rank that has served requests on the
-/// demo model; measured on Debian 12 (tests/e2e compares).
-constexpr std::uint64_t program_bytes = 24U << 20U;
-constexpr std::uint64_t thread_bytes = 256U << 10U;
+// Measured on Debian 12, x86-64, on the demo model at EP 1, 4 and 8; tests/e2e/memory_test.py
+// compares.
+/// Writable pages of program and libraries, heap and stacks of a rank that serves.
+constexpr std::uint64_t program_bytes = 3072U << 10U;
+constexpr std::uint64_t thread_bytes = 64U << 10U;
+/// Sockets, buffers and book-keeping of one other process.
+constexpr std::uint64_t peer_bytes = 220U << 10U;
+/// Floats of index scores that the indexer holds at most (engine/model/index_selector.cpp).
+constexpr std::uint64_t scores_max = 1ULL << 22U;
+/// What Linux maps around a page fault in a file (fault_around_bytes).
+constexpr std::uint64_t window_bytes = 64U << 10U;
+
+/// "layers.3.ffn.experts.17.w1.weight" -> 3 and 17.
+bool parse_expert_name(const std::string& name, std::uint32_t& layer, std::uint32_t& expert) {
+  return std::sscanf(name.c_str(), "layers.%u.ffn.experts.%u.", &layer, &expert) == 2;
+}
 
 } // namespace
 
-weight_sizes_table weight_sizes(const engine::checkpoint& model) {
+weight_map::weight_map(const engine::checkpoint& model) {
   const auto& spec = model.spec();
-  weight_sizes_table sizes;
   for (const auto& e : engine::expected_tensors(spec)) {
     const auto* view = model.find(e.name);
     if (!view || e.role == engine::tensor_role::vision || e.unit > spec.num_hidden_layers)
       continue;
-    (e.role == engine::tensor_role::routed_expert ? sizes.expert_bytes : sizes.dense_bytes) +=
-        view->bytes;
+    const auto begin = reinterpret_cast<std::uintptr_t>(view->data);
+    const range r{begin, begin + view->bytes};
+    expert_range x{0, 0, r};
+    if (e.role == engine::tensor_role::routed_expert
+        && parse_expert_name(e.name, x.layer, x.expert)) {
+      experts_.push_back(x);
+    } else {
+      dense_bytes_ += view->bytes;
+      dense_.push_back(r);
+    }
   }
-  const auto experts = static_cast<std::uint64_t>(spec.num_hidden_layers * spec.n_routed_experts);
-  if (experts != 0)
-    sizes.expert_bytes /= experts;
-  return sizes;
+  add_hashed(model);
+}
+
+/// checkpoint::hash() looks into the middle of every tensor but experts other than number 0.
+void weight_map::add_hashed(const engine::checkpoint& model) {
+  for (const auto& t : model.tensors()) {
+    const bool expert = t.name.find(".experts.") != std::string::npos;
+    if (expert && t.name.find(".experts.0.") == std::string::npos)
+      continue;
+    const auto middle = reinterpret_cast<std::uintptr_t>(t.view.data) + t.view.bytes / 2;
+    hashed_.push_back({middle, middle + 64});
+  }
+}
+
+bool weight_map::held(const std::vector<planned_group>& groups, std::uint32_t rank,
+                      const expert_range& e) const {
+  for (const auto& g : groups)
+    if (e.layer >= g.first_layer && e.layer < g.first_layer + g.layers) {
+      // Slot s of rank r holds expert (r * slots + s) mod experts.
+      const auto first = static_cast<std::uint32_t>(std::uint64_t{rank} * g.slots % g.experts);
+      return (e.expert + g.experts - first) % g.experts < g.slots;
+    }
+  return false;
+}
+
+std::uint64_t weight_map::expert_bytes(const std::vector<planned_group>& groups,
+                                       std::uint32_t rank) const {
+  std::uint64_t sum = 0;
+  for (const auto& e : experts_)
+    if (held(groups, rank, e))
+      sum += e.bytes.end - e.bytes.begin;
+  return sum;
+}
+
+std::uint64_t weight_map::resident_bytes(const std::vector<planned_group>& groups,
+                                         std::uint32_t rank) const {
+  std::vector<range> touched = dense_;
+  touched.insert(touched.end(), hashed_.begin(), hashed_.end());
+  for (const auto& e : experts_)
+    if (held(groups, rank, e))
+      touched.push_back(e.bytes);
+  for (auto& r : touched) {
+    r.begin -= r.begin % window_bytes;
+    r.end += (window_bytes - r.end % window_bytes) % window_bytes;
+  }
+  std::sort(touched.begin(), touched.end(),
+            [](const range& a, const range& b) { return a.begin < b.begin; });
+  std::uint64_t sum = 0, upto = 0;
+  for (const auto& r : touched) {
+    const auto begin = std::max(r.begin, upto);
+    sum += r.end > begin ? r.end - begin : 0;
+    upto = std::max(upto, r.end);
+  }
+  return sum;
 }
 
 kv_room_table kv_room(const engine::model_spec& spec, const topology& t) {
@@ -53,23 +123,21 @@ kv_room_table kv_room(const engine::model_spec& spec, const topology& t) {
   return room;
 }
 
-memory_plan estimate_memory(const weight_sizes_table& sizes, const engine::model_spec& spec,
+memory_plan estimate_memory(const weight_map& weights, const engine::model_spec& spec,
                             const topology& t, const std::vector<planned_group>& groups,
-                            std::uint32_t rank, std::uint32_t threads) {
+                            const planned_rank& rank) {
   memory_plan m;
-  m.dense_bytes = sizes.dense_bytes;
-  for (const auto& g : groups) {
-    const std::uint64_t used = std::min(g.slots, g.experts);
-    m.expert_bytes += used * g.layers * sizes.expert_bytes;
-  }
-  (void)rank;
+  m.dense_bytes = weights.dense_bytes();
+  m.expert_bytes = weights.expert_bytes(groups, rank.rank);
+  m.resident_bytes = weights.resident_bytes(groups, rank.rank);
   m.kv_bytes = kv_room(spec, t).room_bytes;
   const auto row_bytes = static_cast<std::uint64_t>(
       4
-          * (spec.stream_width() * 3 + spec.q_width() * 2
-             + spec.num_experts_per_tok * (spec.hidden_size + 2 * spec.moe_intermediate_size))
-      + 4 * spec.vocab_size);
-  m.process_bytes = program_bytes + threads * thread_bytes + t.step_rows * row_bytes;
+      * (spec.stream_width() * 3 + spec.q_width() * 2
+         + spec.num_experts_per_tok * (spec.hidden_size + 2 * spec.moe_intermediate_size)
+         + spec.vocab_size));
+  m.process_bytes =
+      program_bytes + rank.threads * thread_bytes + t.ep * peer_bytes + t.step_rows * row_bytes;
   return m;
 }
 

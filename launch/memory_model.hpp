@@ -10,12 +10,35 @@
 
 namespace di::launch {
 
-/// Stored bytes of a checkpoint by who needs them.
-struct weight_sizes_table {
-  std::uint64_t dense_bytes = 0;  ///< all backbone tensors but routed experts
-  std::uint64_t expert_bytes = 0; ///< one routed expert of one backbone layer
+/// Where the weights lie that ranks touch: address ranges of this process's mapping.
+class weight_map {
+public:
+  explicit weight_map(const engine::checkpoint& model);
+
+  /// [bytes] all backbone tensors but routed experts
+  std::uint64_t dense_bytes() const noexcept { return dense_bytes_; }
+  /// [bytes] of routed experts held by a rank with the contiguous placement
+  std::uint64_t expert_bytes(const std::vector<planned_group>& groups, std::uint32_t rank) const;
+  /// [bytes] that become resident when a rank touches its tensors: the kernel maps whole windows of
+  /// 64 KiB around each fault, so neighbours of small experts come along.
+  std::uint64_t resident_bytes(const std::vector<planned_group>& groups, std::uint32_t rank) const;
+
+private:
+  struct range {
+    std::uint64_t begin = 0, end = 0;
+  };
+  struct expert_range {
+    std::uint32_t layer = 0, expert = 0;
+    range bytes;
+  };
+  void add_hashed(const engine::checkpoint& model);
+  bool held(const std::vector<planned_group>& groups, std::uint32_t rank,
+            const expert_range& e) const;
+
+  std::uint64_t dense_bytes_ = 0;
+  std::vector<range> dense_, hashed_;
+  std::vector<expert_range> experts_;
 };
-weight_sizes_table weight_sizes(const engine::checkpoint& model);
 
 /// Key/value room of one rank.
 struct kv_room_table {
@@ -26,8 +49,8 @@ struct kv_room_table {
 };
 kv_room_table kv_room(const engine::model_spec& spec, const topology& t);
 
-memory_plan estimate_memory(const weight_sizes_table& sizes, const engine::model_spec& spec,
+memory_plan estimate_memory(const weight_map& weights, const engine::model_spec& spec,
                             const topology& t, const std::vector<planned_group>& groups,
-                            std::uint32_t rank, std::uint32_t threads);
+                            const planned_rank& rank);
 
 } // namespace di::launch

@@ -118,9 +118,9 @@ result<cluster_plan> make_plan(const topology& t, const engine::checkpoint& mode
   if (!problems.empty())
     return fail(error{ec::bad_config, problems});
   plan.groups = groups_of(spec, t);
-  const auto sizes = weight_sizes(model);
+  const weight_map weights{model};
   for (auto& r : plan.ranks)
-    r.memory = estimate_memory(sizes, spec, t, plan.groups, r.rank, r.threads);
+    r.memory = estimate_memory(weights, spec, t, plan.groups, r);
   return plan;
 }
 

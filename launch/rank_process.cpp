@@ -85,7 +85,7 @@ int rank_process(child_context& c, end_latch& latch) {
   if (const auto started = start(c, latch); !started.ok())
     return give_up(started.error());
   const auto verdict = latch.wait([] {}); // draining is control's work
-  if (verdict.code != exit_done) {
+  if (!verdict.why.empty()) {
     log::error("rank_failed", {{"what", verdict.why}});
     report_status({status_kind::failed, {}, verdict.why});
   }

@@ -36,7 +36,8 @@ int child(const std::string& role, const std::string& index) {
   const auto name = role == "control" ? role : role + " " + index;
   const auto act = behaviour(name);
   if (act == "stubborn" || act == "deaf")
-    ::signal(SIGTERM, SIG_IGN);
+    for (const int number : {SIGTERM, SIGINT})
+      ::signal(number, SIG_IGN);
   const auto boot = parse_boot(read_all(boot_fd, 1U << 20U).value()).value();
   std::cerr << "pid " << ::getpid() << " run_dir " << boot.run_dir << std::endl;
   const auto say = [](const child_status& s) { (void)write_all(status_fd, to_json(s) + "\n"); };

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: `dilaunch run` reports what is wrong, survives nothing silently, and leaves nothing behind.
+Usage: run_test.py DILAUNCH SOURCE_DIR PLUGIN_DIR"""
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from cluster_run import Run, alive, chat, without_times
+
+DILAUNCH, SOURCE, PLUGINS = sys.argv[1:4]
+LOCAL1, LOCAL2, LOCAL4, TWO_NODES = (f"{SOURCE}/launch/topologies/{n}.yaml" for n in ("local1", "local2", "local4", "two_nodes"))
+
+HEN = {"id": "hen", "prompt": chat("What sound does a hen make"), "special_tokens": True, "max_tokens": 24, "temperature": 0, "seed": 1}
+# Never ends on its own within a test: the context is 4096.
+LONG = [{"id": f"long{i}", "prompt": "a b c", "max_tokens": 4000, "ignore_eos": True, "temperature": 1.5, "seed": i} for i in range(8)]
+
+
+def command(*args, text=None):
+    return subprocess.run([DILAUNCH, *args], input=text, capture_output=True, text=True, timeout=60)
+
+
+class CommandTest(unittest.TestCase):
+    def test_has_help_version_and_suggestions(self):
+        self.assertEqual(command("--version").stdout, "dilaunch 0.1.0\n")
+        self.assertIn("validate", command("--help").stdout)
+        wrong = command("plna")
+        self.assertEqual((wrong.returncode, wrong.stderr), (2, "dilaunch: no command plna; did you mean plan?\n"))
+        self.assertEqual(command("run").returncode, 2)
+        up = command("--topology", LOCAL4)
+        self.assertEqual(up.returncode, 2)
+        self.assertIn("dilaunch up is not part of this build", up.stderr)
+
+    def test_prints_the_protocol_and_the_topology_document(self):
+        self.assertEqual(command("--print-protocol").stdout, open(f"{SOURCE}/doc/protocol.md").read())
+        self.assertEqual(command("explain", "--markdown").stdout, open(f"{SOURCE}/doc/topology.md").read())
+        self.assertIn("1 to 1024", command("explain", "cluster.nodes[0].ranks").stdout)
+        self.assertEqual(command("explain", "cluster.node").returncode, 2)
+
+    def test_validates_and_plans(self):
+        good = command("validate", "--topology", LOCAL4)
+        self.assertEqual(good.returncode, 0, good.stderr)
+        bad = command("validate", LOCAL4, "--set", "roles.decode.ep=3", "--set", "kv.rom=1")
+        self.assertEqual(bad.returncode, 2)
+        self.assertEqual(bad.stderr.splitlines()[-1], "--set kv.rom=1: unknown key kv.rom; did you mean kv.room?")
+        plan = json.loads(command("plan", LOCAL4, "--json").stdout)
+        self.assertEqual([r["rank"] for r in plan["ranks"]], [0, 1, 2, 3])
+        missing = command("plan", LOCAL4, "--set", "model.path=/nowhere")
+        self.assertEqual(missing.returncode, 2)
+        self.assertIn("--set model.path=/nowhere: model.path /nowhere", missing.stderr)
+
+    def test_finds_bad_arguments_before_anything_starts(self):
+        for args, text in (
+            (("--prompts", "/nowhere.jsonl"), "--prompts /nowhere.jsonl: No such file or directory"),
+            (("--prompts", "/tmp"), "--prompts /tmp"),
+            (("--prompts", "/dev/null", "--output", "/nowhere/x"), "--output /nowhere/x: No such file or directory"),
+            (("--prompts", "/dev/null", "--set", "cluster.launcher=agent", "--set", "cluster.nodes[1].ranks=1", "--set", "roles.decode.ep=3"), "--token-file"),
+        ):
+            done = command("run", "--topology", LOCAL2, *args)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(text, done.stderr)
+
+
+class RunTest(unittest.TestCase):
+    def start(self, topology, lines, *args, sets=()):
+        run = Run(DILAUNCH, topology, lines, args, sets)
+        self.addCleanup(run.remove)
+        return run
+
+    def test_answers_all_but_the_bad_lines_and_ends_with_5(self):
+        run = self.start(LOCAL2, [HEN, "{not json", {"id": "x", "prompt": "a", "max_tokens": "many"}, {"id": "far", "prompt_ids": [5] * 5000}, {**HEN, "id": "again"}])
+        code, answers, _ = run.finish()
+        self.assertEqual(code, 5)
+        self.assertEqual([a.get("id") for a in answers], ["hen", 2, "x", "far", "again"])
+        self.assertEqual(answers[0]["text"], "A hen clucks.")
+        self.assertEqual(answers[4]["text"], "A hen clucks.")
+        for a, word in ((answers[1], "line 2"), (answers[2], "max_tokens"), (answers[3], "context")):
+            self.assertIn(word, json.dumps(a))
+        self.assertEqual(run.leftovers(), [])
+
+    def test_reads_stdin_and_writes_a_file(self):
+        run = self.start(LOCAL1, [HEN])
+        run.finish()
+        out = run.home + "/out.jsonl"
+        done = command("run", "--topology", LOCAL1, "--prompts", "-", "--output", out, "--quiet", "--log-dir", run.home + "/log", text=json.dumps(HEN))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        self.assertEqual(without_times([json.loads(open(out).read())]), without_times([json.loads(run.out)]))
+        self.assertEqual(sorted(os.listdir(run.home + "/log")), ["control.log", "dilaunch.log", "rank_0.log"])
+
+    def test_works_with_64_ranks(self):
+        run = self.start(f"{SOURCE}/launch/topologies/ep64.yaml", [HEN], "--quiet", sets=["roles.decode.max_sequences=1"])
+        code, answers, last = run.finish(200)
+        self.assertEqual((code, [a["text"] for a in answers]), (0, ["A hen clucks."]), last)
+        self.assertEqual(run.leftovers(), [])
+
+    def test_ends_with_3_and_the_reason_when_a_rank_is_killed_midway(self):
+        for topology in (LOCAL4, TWO_NODES):
+            run = self.start(topology, [HEN, *LONG])
+            run.until(lambda r: b"clucks" in r.out)
+            pids = run.processes()
+            self.assertIn("rank 3", pids)
+            began = time.monotonic()
+            os.kill(pids["rank 3"], signal.SIGKILL)
+            code, answers, last = run.finish(20)
+            took = time.monotonic() - began
+            self.assertEqual(code, 3)
+            self.assertLess(took, 2.0)
+            self.assertRegex(last, r"^dilaunch: rank 3 \(pid \d+\): killed by signal 9 \(Killed\)")
+            self.assertEqual(answers[0]["id"], "hen")
+            self.assertEqual(run.leftovers(pids.values()), [])
+
+    def test_ends_with_3_when_control_or_a_node_process_is_killed(self):
+        for victim, topology in (("control", LOCAL2), ("node 1", TWO_NODES)):
+            run = self.start(topology, [HEN, *LONG])
+            run.until(lambda r: b"clucks" in r.out)
+            pids = run.processes()
+            began = time.monotonic()
+            os.kill(pids[victim], signal.SIGKILL)
+            code, _, last = run.finish(20)
+            self.assertLess(time.monotonic() - began, 2.0)
+            self.assertEqual(code, 3)
+            self.assertIn("killed by signal 9", last)
+            self.assertEqual(run.leftovers(pids.values()), [])
+
+    def test_leaves_no_orphan_when_dilaunch_is_killed(self):
+        for topology in (LOCAL4, TWO_NODES):
+            run = self.start(topology, [HEN, *LONG])
+            run.until(lambda r: b"clucks" in r.out)
+            pids = run.processes()
+            self.assertGreaterEqual(len(pids), 5)
+            run.p.kill()
+            run.p.communicate()
+            end = time.monotonic() + 5
+            while any(alive(p) for p in pids.values()):
+                self.assertLess(time.monotonic(), end, "orphans live")
+                select.select([], [], [], 0.01)
+
+    def test_stops_before_it_is_ready(self):
+        run = self.start(LOCAL4, [HEN])
+        run.p.send_signal(signal.SIGTERM)  # wherever it is
+        code, _, _ = run.finish(20)
+        self.assertIn(code, (3, -signal.SIGTERM))
+        self.assertEqual(run.leftovers(), [])
+
+    def test_writes_what_is_done_when_it_is_stopped(self):
+        run = self.start(LOCAL2, [HEN, *LONG])
+        run.until(lambda r: b"clucks" in r.out)
+        pids = run.processes()
+        run.p.send_signal(signal.SIGINT)
+        code, answers, last = run.finish(20)
+        self.assertEqual(code, 5, last)
+        self.assertEqual([a["id"] for a in answers], ["hen"] + [line["id"] for line in LONG])
+        self.assertEqual(run.leftovers(pids.values()), [])
+
+    def test_starts_nodes_through_ssh(self):
+        run = self.start(LOCAL1, [HEN])
+        run.finish()
+        fake = run.home + "/ssh"
+        with open(fake, "w") as f:
+            f.write('#!/bin/sh\nshift 1\nexec sh -c "$*"\n')
+        os.chmod(fake, 0o755)
+        far = self.start(TWO_NODES, [HEN], sets=["cluster.launcher=ssh", f"cluster.ssh.command=[{fake}]"])
+        code, answers, last = far.finish()
+        self.assertEqual(code, 0, last)
+        self.assertEqual(without_times(answers), without_times([json.loads(run.out)]))
+        self.assertEqual(far.leftovers(), [])
+
+    def test_takes_an_agent_as_a_node(self):
+        token = f"/tmp/di-e2e-{os.getpid()}.token"
+        run = self.start(TWO_NODES, [HEN], "--token-file", token, sets=["cluster.launcher=agent"])
+        agent = subprocess.Popen([DILAUNCH, "agent", "--token-file", token], env=dict(os.environ, XDG_RUNTIME_DIR=run.runtime), stderr=subprocess.PIPE)
+        code, answers, last = run.finish()
+        self.assertEqual((code, [a["text"] for a in answers]), (0, ["A hen clucks."]), last)
+        agent.communicate(timeout=20)
+        self.assertEqual(agent.returncode, 0)
+        self.assertFalse(os.path.exists(token))
+        self.assertEqual(run.leftovers(), [])
+
+    def test_shares_no_memory_and_no_local_sockets_between_nodes(self):
+        run = self.start(TWO_NODES, [HEN, *LONG])
+        run.until(lambda r: b"clucks" in r.out)
+        pids = run.processes()
+        for name, pid in pids.items():
+            with open(f"/proc/{pid}/maps") as f:
+                shared = [line for line in f if line.split()[1][3] == "s" and line.split()[1][1] == "w"]
+            self.assertEqual(shared, [], name)
+        self.assertEqual([f for _, _, files in os.walk(run.runtime) for f in files if f.endswith(".sock")], [])
+        run.p.send_signal(signal.SIGTERM)
+        run.finish(20)
+
+    def test_runs_an_actor_of_a_plugin_and_restarts_it(self):
+        run = self.start(LOCAL1, [HEN])
+        run.finish()
+        topology = run.home + "/meter.yaml"
+        with open(topology, "w") as f:
+            f.write(
+                f"apiVersion: di/v1\nname: meter\nmodel: {{path: {SOURCE}/launch/models/demo}}\ncluster: {{nodes: [{{ranks: 4}}]}}\nplugins: [{PLUGINS}/token_meter.so]\n"
+                "actors:\n  - {kind: token_meter, at: /cluster/meter, listen: [step_finished], config: {tokens_max: 20}, restart: {max: 1000, window_ms: 1000}}\n"
+            )
+        stories = [{**HEN, "id": i, "ignore_eos": True, "max_tokens": 60} for i in range(4)]
+        good = self.start(topology, stories, "--log-level", "debug")
+        code, answers, last = good.finish()
+        self.assertEqual((code, len(answers)), (0, 4), last)
+        lives = re.findall(r"actor_spawned actor=/cluster/meter life=(\d+)", good.err.decode())
+        self.assertGreater(len(lives), 2)
+        self.assertTrue(re.search(r"actor_ended actor=/cluster/meter reason=\"limit_exceeded: tokens_max=20", good.err.decode()))
+        bad = self.start(topology, stories, sets=["actors[0].restart.max=2"])
+        code, _, last = bad.finish()
+        self.assertEqual(code, 3)
+        self.assertIn("/cluster/meter", last)
+        self.assertEqual(bad.leftovers(), [])
+        unknown = self.start(topology, stories, sets=["actors[0].kind=token_metre"])
+        code, _, last = unknown.finish()
+        self.assertEqual(code, 2)
+        self.assertIn("token_metre", last)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=0, warnings="ignore")
