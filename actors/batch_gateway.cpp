@@ -68,6 +68,13 @@ result<void> batch_gateway_actor::on(const proto::placement_settled& m, instant 
   return begin(now, out);
 }
 
+result<void> batch_gateway_actor::on(const proto::drain_batch& m, instant now, outbox& out) {
+  DI_TRY_VOID(core_.on(m, now, out));
+  DI_TRY_VOID(write_ready());
+  finish_if_done(now);
+  return {};
+}
+
 result<void> batch_gateway_actor::on(const proto::request_opened& m, instant now, outbox& out) {
   return core_.on(m, now, out);
 }

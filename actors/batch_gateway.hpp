@@ -37,6 +37,7 @@ public:
 
   result<void> on(const proto::start_batch& m, instant now, outbox& out);
   result<void> on(const proto::placement_settled& m, instant now, outbox& out);
+  result<void> on(const proto::drain_batch& m, instant now, outbox& out);
   result<void> on(const proto::request_opened& m, instant now, outbox& out);
   result<void> on(const proto::request_closed& m, instant now, outbox& out);
   result<void> on(const proto::tokens_released& m, instant now, outbox& out);
@@ -65,6 +66,7 @@ struct batch_gateway {
   using core = batch_gateway_actor;
   using protocol = di::protocol<reacts_to<proto::start_batch>,       // begin
                                 reacts_to<proto::placement_settled>, // begin: the cluster serves
+                                reacts_to<proto::drain_batch>,       // submit no more
                                 reacts_to<proto::request_opened>,    // it exists
                                 reacts_to<proto::request_closed>,    // it does not, or failed
                                 reacts_to<proto::tokens_released>,   // tokens of it

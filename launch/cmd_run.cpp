@@ -64,9 +64,9 @@ result<cluster_options> options_of(const run_arguments& a, stdin_file& input) {
   o.sets = a.sets;
   const auto model = engine::checkpoint::open(o.config.model_path);
   if (!model.ok())
-    return fail(ec::bad_config, "{}:{}:{}: model.path {}: {}", o.config.file,
-                o.config.model_at.line, o.config.model_at.column, o.config.model_path,
-                model.error().what);
+    return fail(error{ec::bad_config, located(o.config, o.config.model_at, a.sets,
+                                              fmt::format("model.path {}: {}", o.config.model_path,
+                                                          model.error().what))});
   DI_TRY(o.plan, make_plan(o.config, *model, this_machine()));
   if (o.plan.launcher == launcher_kind::agent && o.plan.nodes.size() > 1 && a.token_file.empty())
     return fail(ec::bad_argument, "cluster.launcher agent needs --token-file FILE");

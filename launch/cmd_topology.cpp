@@ -35,8 +35,9 @@ result<std::pair<topology, cluster_plan>> plan_of(const topology_arguments& a) {
   DI_TRY(auto t, load_topology(a.file, a.sets));
   const auto model = engine::checkpoint::open(t.model_path);
   if (!model.ok())
-    return fail(ec::bad_config, "{}:{}:{}: model.path {}: {}", t.file, t.model_at.line,
-                t.model_at.column, t.model_path, model.error().what);
+    return fail(error{ec::bad_config,
+                      located(t, t.model_at, a.sets,
+                              fmt::format("model.path {}: {}", t.model_path, model.error().what))});
   DI_TRY(auto plan, make_plan(t, *model, this_machine()));
   return std::pair{std::move(t), std::move(plan)};
 }

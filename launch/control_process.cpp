@@ -7,6 +7,7 @@
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "messaging/base/log.hpp"
+#include "messaging/proto/gateway.hpp"
 
 #include <fmt/format.h>
 
@@ -162,9 +163,11 @@ int control_process(child_context& c, end_latch& latch) {
     return give_up(started.error());
   const auto verdict = latch.wait([&] {
     log::warn("drain_requested");
-    // What is done is written, the rest is reported as cancelled.
-    c.system->stop("/gateway/0", {ec::cancelled, "the run was stopped"});
-    latch.end(exit_requests_failed, "stopped by a signal; unfinished requests were cancelled");
+    envelope mail;
+    mail.to = "/gateway/0";
+    mail.from = c.prefix();
+    mail.body = parcel::of(proto::drain_batch{});
+    (void)c.office->post(std::move(mail)); // no gateway: nothing to drain
   });
   if (!verdict.why.empty()) {
     log::error("control_ended", {{"what", verdict.why}});

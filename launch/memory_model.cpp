@@ -136,8 +136,10 @@ memory_plan estimate_memory(const weight_map& weights, const engine::model_spec&
       * (spec.stream_width() * 3 + spec.q_width() * 2
          + spec.num_experts_per_tok * (spec.hidden_size + 2 * spec.moe_intermediate_size)
          + spec.vocab_size));
-  m.process_bytes =
-      program_bytes + rank.threads * thread_bytes + t.ep * peer_bytes + t.step_rows * row_bytes;
+  const auto scores =
+      std::min(scores_max, t.step_rows * static_cast<std::uint64_t>(spec.max_position_embeddings));
+  m.process_bytes = program_bytes + rank.threads * thread_bytes + t.ep * peer_bytes
+                    + t.step_rows * row_bytes + scores * sizeof(float);
   return m;
 }
 

@@ -377,6 +377,11 @@ std::string render(const std::vector<problem>& problems, const std::string& file
   return out;
 }
 
+std::string located(const topology& t, const place& at, const std::vector<std::string>& sets,
+                    const std::string& what) {
+  return render({{at, what}}, t.file, sets);
+}
+
 result<topology> load_topology(const std::string& file, const std::vector<std::string>& sets) {
   std::ifstream in{file, std::ios::binary};
   if (!in)

@@ -103,6 +103,10 @@ topology_outcome read_topology(std::string_view text, const std::string& file,
 std::string render(const std::vector<problem>& problems, const std::string& file,
                    const std::vector<std::string>& sets);
 
+/// The same of one defect that was found later, e.g. in the model.
+std::string located(const topology& t, const place& at, const std::vector<std::string>& sets,
+                    const std::string& what);
+
 /// read_topology of a file; all problems in one error, as render() writes them.
 /// @errors io_error, bad_config
 result<topology> load_topology(const std::string& file, const std::vector<std::string>& sets = {});

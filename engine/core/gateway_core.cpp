@@ -63,6 +63,26 @@ void gateway_core::submit_more(instant now, outbox& out) {
                                                          output_tokens_, us_between(began_, now)});
 }
 
+result<void> gateway_core::on(const proto::drain_batch&, instant now, outbox& out) {
+  if (!begun_)
+    began_ = now;
+  begun_ = true;
+  const bool news = next_ < entries_.size();
+  for (; next_ < entries_.size(); ++next_) {
+    entry& e = entries_[next_];
+    e.state = phase::finished;
+    e.spec.prompt = {};
+    for (collected_choice& c : e.choices)
+      c.end = {proto::finish_reason::error, -1, 0, ec::refused,
+               "the run was stopped before this request began"};
+    ++finished_;
+    ++failed_;
+  }
+  if (news)
+    submit_more(now, out); // tells if that was all
+  return {};
+}
+
 result<void> gateway_core::on(const proto::request_opened& m, instant, outbox&) {
   if (entry* e = find(m.request); e && e->state == phase::submitted)
     e->state = phase::open;

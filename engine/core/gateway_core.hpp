@@ -46,6 +46,7 @@ public:
 
   result<void> on(const proto::start_batch& m, instant now, outbox& out);
   result<void> on(const proto::placement_settled& m, instant now, outbox& out);
+  result<void> on(const proto::drain_batch& m, instant now, outbox& out);
   result<void> on(const proto::request_opened& m, instant now, outbox& out);
   result<void> on(const proto::request_closed& m, instant now, outbox& out);
   result<void> on(const proto::tokens_released& m, instant now, outbox& out);

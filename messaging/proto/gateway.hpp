@@ -69,7 +69,15 @@ struct gateway_state {
   DI_FIELDS(gateway_state, m.waiting, m.open, m.finished, m.failed, m.output_tokens)
 };
 
+struct drain_batch {
+  static constexpr wire_id wire{0x0107};
+  static constexpr std::string_view doc =
+      "Command: submit no more requests; those not yet submitted are refused, running ones finish. "
+      "Overload: once per run, repeating it changes nothing.";
+  DI_FIELDS(drain_batch)
+};
+
 using gateway_messages = type_list<tokens_released, request_closed, start_batch, batch_finished,
-                                   get_gateway, gateway_state>;
+                                   get_gateway, gateway_state, drain_batch>;
 
 } // namespace di::proto

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Goal: `dilaunch run` reports what is wrong, survives nothing silently, and leaves nothing behind.
-Usage: run_test.py DILAUNCH SOURCE_DIR PLUGIN_DIR"""
+Usage: run_test.py DILAUNCH SOURCE_DIR"""
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import unittest
 
 from cluster_run import Run, alive, chat, without_times
 
-DILAUNCH, SOURCE, PLUGINS = sys.argv[1:4]
+DILAUNCH, SOURCE = sys.argv[1:3]
 LOCAL1, LOCAL2, LOCAL4, TWO_NODES = (f"{SOURCE}/launch/topologies/{n}.yaml" for n in ("local1", "local2", "local4", "two_nodes"))
 
 HEN = {"id": "hen", "prompt": chat("What sound does a hen make"), "special_tokens": True, "max_tokens": 24, "temperature": 0, "seed": 1}
@@ -147,15 +146,39 @@ class RunTest(unittest.TestCase):
         self.assertIn(code, (3, -signal.SIGTERM))
         self.assertEqual(run.leftovers(), [])
 
-    def test_writes_what_is_done_when_it_is_stopped(self):
+    def test_finishes_running_requests_after_the_first_signal(self):
+        lines = [HEN] + [{"id": i, "prompt": "a b c", "max_tokens": 100, "ignore_eos": True, "temperature": 1, "seed": i} for i in range(300)]
+        run = self.start(LOCAL2, lines)
+        run.until(lambda r: b"clucks" in r.out)
+        pids = run.processes()
+        run.p.send_signal(signal.SIGTERM)
+        code, answers, last = run.finish(100)
+        self.assertEqual(code, 5, last)
+        self.assertEqual([a["id"] for a in answers], [line["id"] for line in lines])
+        self.assertEqual(answers[1]["output_tokens"], 100)
+        self.assertIn("the run was stopped before this request began", json.dumps(answers[-1]))
+        self.assertEqual(run.leftovers(pids.values()), [])
+
+    def test_aborts_at_the_second_signal_and_writes_what_is_done(self):
         run = self.start(LOCAL2, [HEN, *LONG])
         run.until(lambda r: b"clucks" in r.out)
         pids = run.processes()
-        run.p.send_signal(signal.SIGINT)
+        run.p.send_signal(signal.SIGTERM)
+        run.until(lambda r: b"a second signal aborts" in r.err)
+        run.p.send_signal(signal.SIGTERM)
+        began = time.monotonic()
         code, answers, last = run.finish(20)
-        self.assertEqual(code, 5, last)
-        self.assertEqual([a["id"] for a in answers], ["hen"] + [line["id"] for line in LONG])
+        self.assertLess(time.monotonic() - began, 2.0)
+        self.assertEqual((code, last), (3, "dilaunch: aborted by signal 15"))
+        self.assertEqual([a["id"] for a in answers], ["hen"])
         self.assertEqual(run.leftovers(pids.values()), [])
+
+    def test_gives_running_requests_only_the_drain_timeout(self):
+        run = self.start(LOCAL2, [HEN, *LONG], sets=["supervisor.drain_timeout=200ms"])
+        run.until(lambda r: b"clucks" in r.out)
+        run.p.send_signal(signal.SIGINT)
+        code, _, last = run.finish(20)
+        self.assertEqual((code, last), (3, "dilaunch: requests still ran 200ms after the first signal"))
 
     def test_starts_nodes_through_ssh(self):
         run = self.start(LOCAL1, [HEN])
@@ -190,34 +213,6 @@ class RunTest(unittest.TestCase):
                 shared = [line for line in f if line.split()[1][3] == "s" and line.split()[1][1] == "w"]
             self.assertEqual(shared, [], name)
         self.assertEqual([f for _, _, files in os.walk(run.runtime) for f in files if f.endswith(".sock")], [])
-        run.p.send_signal(signal.SIGTERM)
-        run.finish(20)
-
-    def test_runs_an_actor_of_a_plugin_and_restarts_it(self):
-        run = self.start(LOCAL1, [HEN])
-        run.finish()
-        topology = run.home + "/meter.yaml"
-        with open(topology, "w") as f:
-            f.write(
-                f"apiVersion: di/v1\nname: meter\nmodel: {{path: {SOURCE}/launch/models/demo}}\ncluster: {{nodes: [{{ranks: 4}}]}}\nplugins: [{PLUGINS}/token_meter.so]\n"
-                "actors:\n  - {kind: token_meter, at: /cluster/meter, listen: [step_finished], config: {tokens_max: 20}, restart: {max: 1000, window_ms: 1000}}\n"
-            )
-        stories = [{**HEN, "id": i, "ignore_eos": True, "max_tokens": 60} for i in range(4)]
-        good = self.start(topology, stories, "--log-level", "debug")
-        code, answers, last = good.finish()
-        self.assertEqual((code, len(answers)), (0, 4), last)
-        lives = re.findall(r"actor_spawned actor=/cluster/meter life=(\d+)", good.err.decode())
-        self.assertGreater(len(lives), 2)
-        self.assertTrue(re.search(r"actor_ended actor=/cluster/meter reason=\"limit_exceeded: tokens_max=20", good.err.decode()))
-        bad = self.start(topology, stories, sets=["actors[0].restart.max=2"])
-        code, _, last = bad.finish()
-        self.assertEqual(code, 3)
-        self.assertIn("/cluster/meter", last)
-        self.assertEqual(bad.leftovers(), [])
-        unknown = self.start(topology, stories, sets=["actors[0].kind=token_metre"])
-        code, _, last = unknown.finish()
-        self.assertEqual(code, 2)
-        self.assertIn("token_metre", last)
 
 
 if __name__ == "__main__":
