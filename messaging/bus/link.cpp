@@ -8,10 +8,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace di::bus {
 namespace {
+
+/// A peer that was never reached for this long after the first mail is taken as lost: it died
+/// before we met, or has not bound its sockets yet.
+constexpr std::chrono::milliseconds connect_grace{2'000};
 
 int milliseconds(std::chrono::milliseconds d) {
   return static_cast<int>(d.count());
@@ -126,6 +131,7 @@ result<void> link::open_lane(lane l, void* context) {
     if (!monitor_)
       return fail(ec::limit_exceeded, "no socket to watch {}", who_.prefix);
     DI_TRY_VOID(monitor_.connect(name));
+    doubtful_until_ = real_env().now() + connect_grace;
   }
   DI_TRY_VOID(out.connect(where));
   s.to_peer = std::move(out);
@@ -238,6 +244,8 @@ std::vector<std::uint64_t> link::drop_queued() {
     for (const outgoing& m : s.mails) {
       if (m.request != 0)
         requests.push_back(m.request);
+      if (m.first)
+        s.greeted = false; // whoever connects later must still be told who we are
       forget(s, m.bytes, 1);
       ++counters_.dropped;
     }
@@ -292,9 +300,11 @@ link::event link::read_monitor(instant now) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
     case ZMQ_EVENT_DISCONNECTED:
-      if (!doubtful_until_ && !lost_.load())
-        doubtful_until_ =
+      if (!lost_.load()) {
+        const instant end =
             now + (over_tcp(who_.control_endpoint) ? options_.grace_tcp : options_.grace_ipc);
+        doubtful_until_ = std::min(doubtful_until_.value_or(end), end);
+      }
       break;
     default:
       break;

@@ -353,6 +353,29 @@ TEST(bus_credit, bounds_what_is_in_flight_and_comes_back) {
   EXPECT_EQ(right->stats().sequence_gaps, 0u);
 }
 
+TEST(bus_links, bounce_requests_to_who_was_never_there_and_revive_when_it_comes) {
+  run_dir dir;
+  const auto left = start(ipc_options(dir, "/control"));
+  mailbox a, b;
+  ASSERT_TRUE(left->bind("/control/a", a.deliver()).ok());
+  const auto options = ipc_options(dir, "/rank/1");
+  ASSERT_TRUE(left->add_route({"/rank/1", options.life, options.control_endpoint,
+                               options.bulk_endpoint, ""})
+                  .ok());
+  ASSERT_TRUE(left->post(request(*left, "/rank/1/b", "/control/a", ping{})).ok());
+  EXPECT_EQ(failure_code(a.next(patience / 2)), ec::peer_lost);
+  const auto right = start(options);
+  ASSERT_TRUE(right->bind("/rank/1/b", b.deliver()).ok());
+  ASSERT_TRUE(eventually(
+      [&] { return left->post(request(*left, "/rank/1/b", "/control/a", ping{})).ok(); }));
+  const auto asked = b.next();
+  ASSERT_TRUE(asked.has_value());
+  ASSERT_TRUE(right->post(reply(*asked, ping{3, ""})).ok()); // it knows us by our hello
+  const auto got = a.next();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->kind, mail_kind::reply);
+}
+
 std::size_t open_descriptors() {
   std::size_t n = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
