@@ -43,8 +43,8 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
 
 struct batch_settings {
   address path = "/gateway/0";
-  std::string prompts; ///< the text of the file
-  std::uint32_t window = 1024; ///< requests open at a time
+  std::string prompts;        ///< the text of the file
+  std::uint32_t window = 128; ///< requests open at a time; 64 or more per rank keep all ranks busy
   std::function<result<void>(std::string_view)> write; ///< see batch_parts
   std::function<void(std::string_view)> show;
   std::function<void(const proto::batch_finished&)> finished;

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -118,6 +119,7 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
                          end_latch& latch) {
   DI_TRY(auto prompts, files.open(*c.boot.batch));
   actors::batch_settings b;
+  b.window = std::max(b.window, 64 * c.config.ep); // every rank can fill its steps
   b.prompts = std::move(prompts);
   b.write = actors::descriptor_writer(files.output ? files.output.get() : STDOUT_FILENO);
   if (files.progress)

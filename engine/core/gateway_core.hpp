@@ -18,7 +18,7 @@ namespace di::engine {
 struct gateway_options {
   address journal = "/control/journal";
   address finished_to;        ///< gets batch_finished; empty: nobody
-  std::uint32_t window = 1024; ///< requests open at a time
+  std::uint32_t window = 128; ///< requests open at a time
   duration resend_after = std::chrono::milliseconds{500};
 };
 
