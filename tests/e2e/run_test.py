@@ -147,7 +147,8 @@ class RunTest(unittest.TestCase):
         self.assertEqual(run.leftovers(), [])
 
     def test_finishes_running_requests_after_the_first_signal(self):
-        lines = [HEN] + [{"id": i, "prompt": "a b c", "max_tokens": 100, "ignore_eos": True, "temperature": 1, "seed": i} for i in range(300)]
+        # More than the gateway submits at a time (1,024).
+        lines = [HEN] + [{"id": i, "prompt": "a b c", "max_tokens": 10, "ignore_eos": True, "temperature": 1, "seed": i} for i in range(1500)]
         run = self.start(LOCAL2, lines)
         run.until(lambda r: b"clucks" in r.out)
         pids = run.processes()
@@ -155,7 +156,7 @@ class RunTest(unittest.TestCase):
         code, answers, last = run.finish(100)
         self.assertEqual(code, 5, last)
         self.assertEqual([a["id"] for a in answers], [line["id"] for line in lines])
-        self.assertEqual(answers[1]["output_tokens"], 100)
+        self.assertEqual(answers[1]["output_tokens"], 10)
         self.assertIn("the run was stopped before this request began", json.dumps(answers[-1]))
         self.assertEqual(run.leftovers(pids.values()), [])
 
