@@ -265,6 +265,28 @@ TEST(gateway_core, keeps_a_window_and_the_order_of_the_batch) {
   EXPECT_FALSE(core.take_finished());
 }
 
+TEST(gateway_core, begins_nothing_new_once_it_drains) {
+  gateway_options o;
+  o.window = 1;
+  gateway_core core{o, {request(1), request(2), request(3)}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::start_batch{}, {}, out));
+  ASSERT_TRUE(core.on(proto::drain_batch{}, {}, out));
+  core.check();
+  EXPECT_EQ(sent<proto::open_request>(out).size(), 1U);
+  EXPECT_FALSE(core.done());
+  proto::tokens_released last;
+  last.request = request_id{1};
+  last.tokens = {4};
+  last.end.reason = proto::finish_reason::stop;
+  ASSERT_TRUE(core.on(last, {}, out));
+  core.check();
+  EXPECT_TRUE(core.done());
+  EXPECT_EQ(core.take_finished()->at(0).tokens.size(), 1U);
+  EXPECT_EQ(core.take_finished()->at(0).end.code, ec::refused);
+  EXPECT_EQ(core.state().failed, 2U);
+}
+
 TEST(gateway_core, asks_again_for_requests_that_were_not_opened) {
   gateway_core core{{}, {request(1), request(2)}};
   outbox out;
