@@ -9,11 +9,11 @@
 // columns, never a sum;
 // - a dot product over K has 16 fp32 lanes. Element k goes to lane k mod 16 (f32, bf16, fp8
 // weights), in ascending k;
-//   for fp4 weights, stored two to a byte, to lane (k / 2) mod 16, in each group of 32 the 16 even
-//   elements first, then the 16 odd ones. Every step is one fused multiply-add of the dequantised
-//   operands (block scales are powers of two, so where the scale is applied does not change the
-//   bits). At the end lanes are added as (i, i+8), (i, i+4), (i, i+2), (i, i+1). K is padded with
-//   zero products to whole groups;
+//   for fp4 weights and index keys, stored two to a byte, to lane (k / 2) mod 16, in each group of
+//   32 the 16 even elements first, then the 16 odd ones. Every step is one fused multiply-add of
+//   the dequantised operands (block scales are powers of two, so where the scale is applied does
+//   not change the bits). At the end lanes are added as (i, i+8), (i, i+4), (i, i+2), (i, i+1). K
+//   is padded with zero products to whole groups;
 // - exp, log, sin, cos are our own (kernels/math.hpp); division and square root are correctly
 // rounded.
 //
@@ -190,8 +190,8 @@ struct op_table {
   status (*hc_collapse)(stream&, const bf16* x, const float* pre, std::int64_t rows,
                         std::int64_t streams, std::int64_t dim, bf16* u) = nullptr;
   /// X[i] = bf16(post[i] y + sum_j comb[j, i] X[j]), in place. Each product is rounded to fp32, the
-  /// streams are added ascending, post[i] y comes last, no fused steps: the reference's order, so that
-  /// the next site's coefficients agree to 1e-5.
+  /// streams are added ascending, post[i] y comes last, no fused steps: the reference's order, so
+  /// that the next site's coefficients agree to 1e-5.
   status (*hc_update)(stream&, bf16* x, const bf16* y, const float* post, const float* comb,
                       std::int64_t rows, std::int64_t streams, std::int64_t dim) = nullptr;
 

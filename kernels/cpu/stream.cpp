@@ -18,10 +18,10 @@ namespace {
 constexpr std::align_val_t alignment{64};
 constexpr std::int64_t cuts_per_thread = 8; ///< pieces per thread, so that late ones can steal
 // A helper that was taken off its core in the middle of a unit keeps the caller waiting.
-constexpr std::int64_t long_wait_ns = 300'000;       ///< a wait that is held against the helpers
-constexpr std::int64_t alone_ns = 20'000'000;        ///< then the caller works alone for so long
-constexpr int most_strikes = 5;                      ///< and at most 2^5 times as long
-constexpr std::int64_t forgotten_ns = 1'000'000'000; ///< of good conduct
+constexpr std::int64_t long_wait_ns = 300'000;     ///< a wait that is held against the helpers
+constexpr std::int64_t alone_ns = 20'000'000;      ///< then the caller works alone for so long
+constexpr int most_strikes = 3;                    ///< and at most 2^3 times as long
+constexpr std::int64_t forgotten_ns = 300'000'000; ///< of good conduct
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -15,7 +15,7 @@ inline constexpr int panel_rows = 6; ///< most input rows of a tile over decoded
 inline constexpr int single_columns = 8;
 #elif defined(DI_ISA_AVX2)
 inline constexpr int fused_rows = 1;
-inline constexpr int panel_rows = 1;
+inline constexpr int panel_rows = 2;
 inline constexpr int single_columns = 4;
 #else
 inline constexpr int fused_rows = 1;
@@ -195,23 +195,23 @@ DI_KERNEL_INLINE void fused_tile_any(std::int64_t rows, const Row (&w)[NR], cons
   }
 }
 
-/// The same over decoded weight rows w[0..3], each `padded` floats (a multiple of 16).
-template <int MR>
+/// The same over decoded weight rows w[0, NR), each `padded` floats (a multiple of 16).
+template <int MR, int NR = tile_columns>
 DI_KERNEL_INLINE void panel_tile(const float* w, std::int64_t w_stride, const float* x,
                                  std::int64_t x_stride, std::int64_t padded, float* out,
                                  std::int64_t out_stride) {
-  accumulators<MR, tile_columns> acc;
+  accumulators<MR, NR> acc;
   acc.clear();
   for (std::int64_t k = 0; k < padded; k += lane_count) {
-    f32x16 wv[tile_columns];
+    f32x16 wv[NR];
 #pragma GCC unroll 4
-    for (int n = 0; n < tile_columns; ++n)
+    for (int n = 0; n < NR; ++n)
       wv[n] = f32x16::load(w + n * w_stride + k);
 #pragma GCC unroll 8
     for (int m = 0; m < MR; ++m) {
       const f32x16 xv = f32x16::load(x + m * x_stride + k);
 #pragma GCC unroll 4
-      for (int n = 0; n < tile_columns; ++n)
+      for (int n = 0; n < NR; ++n)
         acc.v[m][n] = fma(xv, wv[n], acc.v[m][n]);
     }
   }
@@ -222,7 +222,14 @@ DI_KERNEL_INLINE void panel_tile(const float* w, std::int64_t w_stride, const fl
 DI_KERNEL_INLINE void panel_tile_any(std::int64_t rows, const float* w, std::int64_t w_stride,
                                      const float* x, std::int64_t x_stride, std::int64_t padded,
                                      float* out, std::int64_t out_stride) {
-  if constexpr (panel_rows > 1) {
+  if constexpr (panel_rows == 2) {
+    if (rows == 2 && padded > 512) { // few registers: two by two, twice
+      panel_tile<2, 2>(w, w_stride, x, x_stride, padded, out, out_stride);
+      return panel_tile<2, 2>(w + 2 * w_stride, w_stride, x, x_stride, padded, out + 2, out_stride);
+    }
+    if (rows == 2) // short rows stay in the first-level cache
+      panel_tile<1>(w, w_stride, x + x_stride, x_stride, padded, out + out_stride, out_stride);
+  } else if constexpr (panel_rows > 1) {
     switch (rows) {
     case 6:
       return panel_tile<6>(w, w_stride, x, x_stride, padded, out, out_stride);
