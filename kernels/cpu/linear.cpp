@@ -100,9 +100,11 @@ bool any_above(const std::uint8_t* from, std::int64_t n, std::uint8_t limit) {
 /// One unit: columns [n0, n1) of rows [m0, m1) of a job.
 class unit {
 public:
-  unit(const work& w, std::int64_t n0, std::int64_t n1, std::int64_t m0, std::int64_t m1,
-       std::byte* scratch)
+  /// @param after  the job whose weights come next, for prefetching; null = none
+  unit(const work& w, const linear_job* after, std::int64_t n0, std::int64_t n1, std::int64_t m0,
+       std::int64_t m1, std::byte* scratch)
       : j_(*w.job),
+        after_(after),
         w_(w),
         n0_(n0),
         n1_(n1),
@@ -153,7 +155,10 @@ private:
   /// The scale bytes of the unit that will probably come next.
   void prefetch_scales() const {
     const std::int64_t bytes = (n1_ - n0_) * groups_;
-    const std::uint8_t* next = j_.w.scale + n1_ * groups_;
+    const bool last = n1_ == j_.w.out && after_ != nullptr;
+    const std::uint8_t* next = last ? after_->w.scale : j_.w.scale + n1_ * groups_;
+    if (next == nullptr)
+      return;
     for (std::int64_t i = 0; i < bytes; i += 64)
       __builtin_prefetch(next + i);
   }
@@ -203,6 +208,13 @@ private:
     }
   }
 
+  /// Byte `at` of the weights, of `size` bytes, and of the next job's beyond them.
+  const std::byte* weight_at(std::int64_t at, std::int64_t size) const {
+    if (at < size || after_ == nullptr)
+      return static_cast<const std::byte*>(j_.w.data) + at;
+    return static_cast<const std::byte*>(after_->w.data) + (at - size);
+  }
+
   template <class Row, int NR>
   void fused() {
     const std::int64_t bytes = row_bytes<Row>(), lead = most(NR * bytes, prefetch_bytes);
@@ -212,7 +224,7 @@ private:
 #pragma GCC unroll 8
       for (int i = 0; i < NR; ++i)
         rows[i] = row<Row>(least(n + i, n1_ - 1));
-      const auto* ahead = static_cast<const std::byte*>(j_.w.data) + n * bytes + lead;
+      const std::byte* ahead = weight_at(n * bytes + lead, j_.w.out * bytes);
       for (std::int64_t t = 0; t < tiles; ++t) { // all but the first find the weights in the cache
         const std::int64_t from = (m1_ - m0_) * t / tiles, to = (m1_ - m0_) * (t + 1) / tiles;
         fused_tile_any<Row, NR>(to - from, rows, w_.x + (m0_ + from) * w_.x_stride, w_.x_stride,
@@ -280,6 +292,7 @@ private:
   }
 
   const linear_job& j_;
+  const linear_job* after_;
   const work& w_;
   std::int64_t n0_, n1_, m0_, m1_;
   std::int64_t groups_, padded_;
@@ -306,7 +319,9 @@ void run_units(void* context, std::int64_t begin, std::int64_t end, unsigned wor
     const std::int64_t at = u - w->first_unit;
     const std::int64_t n0 = at % w->column_units * w->columns;
     const std::int64_t m0 = at / w->column_units * block_rows;
-    unit(*w, n0, least(n0 + w->columns, w->job->w.out), m0, least(m0 + block_rows, w->job->rows),
+    const linear_job* after = w + 1 < p.works + p.count ? w[1].job : nullptr;
+    unit(*w, after, n0, least(n0 + w->columns, w->job->w.out), m0,
+         least(m0 + block_rows, w->job->rows),
          p.pool->worker_scratch(worker, unit::scratch_bytes(w->job->w.in)))
         .run();
   }
