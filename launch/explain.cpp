@@ -86,9 +86,9 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.speculation = v.text; t.speculation_at = v.at; }, 0, 0, "", false, "speculative"},
 
   {"kv", key_kind::section, "", "Key/value state.", nullptr},
-  {"kv.page_tokens", key_kind::integer, "128", "Tokens of one page.",
+  {"kv.page_tokens", key_kind::integer, "128", "Tokens of one page. This build has 128 only.",
    [](t_& t, i_, s_ v) { t.page_tokens = v.u32(); }, 8, 4096, "", false, "block|block_size"},
-  {"kv.room", key_kind::size, "(max_sequences of full context)", "Room for key/value state on each rank.",
+  {"kv.room", key_kind::size, "(max_sequences of full context)", "Room for key/value state on each rank: a fixed part for each of roles.decode.max_sequences, and pages; at least the fixed parts and the pages of one full context. `dilaunch plan --json` shows the tokens that fit (kv_tokens).",
    [](t_& t, i_, s_ v) { t.kv_room_bytes = static_cast<std::uint64_t>(v.number); }, 65536, INT64_MAX, "", false, "size|host|hbm"},
 
   {"supervisor", key_kind::section, "", "What happens when something dies.", nullptr, 0, 0, "", false, "supervise"},

@@ -117,9 +117,15 @@ kv_room_table kv_room(const engine::model_spec& spec, const topology& t) {
   room.sequence_bytes = u(spec.num_hidden_layers * (spec.sliding_window + verify_rows)
                           * (spec.head_dim + spec.head_dim / 32))
                         + tails;
-  const auto pages = u((spec.max_position_embeddings + t.page_tokens - 1) / t.page_tokens);
-  room.least_bytes = room.sequence_bytes + pages * room.page_bytes;
-  room.room_bytes = t.kv_room_bytes != 0 ? t.kv_room_bytes : room.least_bytes * u(t.max_sequences);
+  room.context_pages = u((spec.max_position_embeddings + t.page_tokens - 1) / t.page_tokens);
+  room.fixed_bytes = room.sequence_bytes * t.max_sequences;
+  const auto context_bytes = room.context_pages * room.page_bytes;
+  room.least_bytes = room.fixed_bytes + context_bytes;
+  room.room_bytes =
+      t.kv_room_bytes != 0 ? t.kv_room_bytes : room.fixed_bytes + context_bytes * t.max_sequences;
+  const auto pool_bytes =
+      room.room_bytes > room.fixed_bytes ? room.room_bytes - room.fixed_bytes : 0;
+  room.tokens = pool_bytes / std::max<std::uint64_t>(1, room.page_bytes) * t.page_tokens;
   return room;
 }
 
@@ -130,7 +136,9 @@ memory_plan estimate_memory(const weight_map& weights, const engine::model_spec&
   m.dense_bytes = weights.dense_bytes();
   m.expert_bytes = weights.expert_bytes(groups, rank.rank);
   m.resident_bytes = weights.resident_bytes(groups, rank.rank);
-  m.kv_bytes = kv_room(spec, t).room_bytes;
+  const auto kv = kv_room(spec, t);
+  m.kv_bytes = kv.room_bytes;
+  m.kv_tokens = kv.tokens;
   const auto row_bytes = static_cast<std::uint64_t>(
       4
       * (spec.stream_width() * 3 + spec.q_width() * 2

@@ -44,8 +44,11 @@ private:
 struct kv_room_table {
   std::uint64_t sequence_bytes = 0; ///< rings and tails of one sequence
   std::uint64_t page_bytes = 0;     ///< page_tokens of all source layers
-  std::uint64_t least_bytes = 0;    ///< one sequence of full context
+  std::uint64_t fixed_bytes = 0;    ///< max_sequences * sequence_bytes: held whatever their length
+  std::uint64_t context_pages = 0;  ///< pages of one sequence of full context
+  std::uint64_t least_bytes = 0;    ///< fixed_bytes + context_pages * page_bytes
   std::uint64_t room_bytes = 0;     ///< what the topology grants, or max_sequences of full context
+  std::uint64_t tokens = 0;         ///< of the pages that fit beside fixed_bytes: a rank's pool
 };
 kv_room_table kv_room(const engine::model_spec& spec, const topology& t);
 

@@ -20,11 +20,6 @@ bool is_here(const std::string& host, const machine& here) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1" || host == here.host_name;
 }
 
-std::string located(const topology& t, const place& at, const std::string& what) {
-  return at.set == 0 ? fmt::format("{}:{}:{}: {}", t.file, at.line, at.column, what)
-                     : fmt::format("--set {}: {}", at.set, what);
-}
-
 std::vector<planned_group> groups_of(const engine::model_spec& spec, const topology& t) {
   std::vector<planned_group> groups;
   const auto add = [&](std::int64_t first, std::int64_t layers, std::int64_t experts) {
@@ -49,6 +44,7 @@ machine this_machine() {
 result<cluster_plan> place_ranks(const topology& t, const machine& here) {
   cluster_plan plan;
   std::string problems;
+  std::vector<std::size_t> entry_of; // node -> index in t.nodes
   bool all_here = true;
   for (const auto& entry : t.nodes) {
     DI_TRY(const auto hosts, expand_hosts(entry.hosts));
@@ -65,6 +61,7 @@ result<cluster_plan> place_ranks(const topology& t, const machine& here) {
       for (std::uint32_t r = 0; r < entry.ranks; ++r)
         plan.ranks.push_back({.rank = n.first_rank + r, .node = n.node, .memory = {}});
       plan.nodes.push_back(std::move(n));
+      entry_of.push_back(static_cast<std::size_t>(&entry - t.nodes.data()));
     }
   }
   plan.tcp = plan.nodes.size() > 1;
@@ -75,11 +72,15 @@ result<cluster_plan> place_ranks(const topology& t, const machine& here) {
   if (plan.launcher == launcher_kind::local)
     for (const auto& n : plan.nodes)
       if (!n.local)
-        problems += fmt::format("{}{}", problems.empty() ? "" : "\n",
-                                located(t, t.nodes[0].at,
-                                        fmt::format("launcher local cannot start on host {}: this "
-                                                    "is {}; use ssh or agent",
-                                                    n.host, here.host_name)));
+        problems +=
+            fmt::format("{}{}", problems.empty() ? "" : "\n",
+                        located(t,
+                                t.blame({fmt::format("cluster.nodes[{}].host", entry_of[n.node]),
+                                         "cluster.launcher"},
+                                        t.nodes[entry_of[n.node]].at),
+                                fmt::format("launcher local cannot start on host {}: this "
+                                            "is {}; use ssh or agent",
+                                            n.host, here.host_name)));
   if (!problems.empty())
     return fail(error{ec::bad_config, problems});
   for (auto& n : plan.nodes) {
@@ -111,10 +112,12 @@ result<cluster_plan> make_plan(const topology& t, const engine::checkpoint& mode
                                     t.redundant_experts, t.ep, useful, experts));
   const auto kv = kv_room(spec, t);
   if (t.kv_room_bytes != 0 && t.kv_room_bytes < kv.least_bytes)
-    add(t.model_at, fmt::format("kv.room is {}; one sequence of full context ({} positions) needs "
-                                "{}",
-                                pretty_size(t.kv_room_bytes), spec.max_position_embeddings,
-                                pretty_size(kv.least_bytes)));
+    add(t.blame({"kv.room", "roles.decode.max_sequences"}, t.model_at),
+        fmt::format("kv.room is {} bytes; {} bytes are needed: {} for each of {} sequences "
+                    "(roles.decode.max_sequences) and {} for the pages of one full context ({} "
+                    "positions)",
+                    t.kv_room_bytes, kv.least_bytes, kv.sequence_bytes, t.max_sequences,
+                    kv.least_bytes - kv.fixed_bytes, spec.max_position_embeddings));
   if (!problems.empty())
     return fail(error{ec::bad_config, problems});
   plan.groups = groups_of(spec, t);

@@ -25,6 +25,7 @@ struct memory_plan {
   std::uint64_t expert_bytes = 0;   ///< mapped routed experts in its slots
   std::uint64_t resident_bytes = 0; ///< of both, with what the kernel maps around them
   std::uint64_t kv_bytes = 0;       ///< private: room for key/value state, when it is full
+  std::uint64_t kv_tokens = 0;      ///< [tokens] that fit into kv_bytes beside fixed parts
   std::uint64_t process_bytes = 0;  ///< private: program, threads, buffers of a step
   std::uint64_t shared_bytes() const noexcept { return resident_bytes; }
   std::uint64_t private_bytes() const noexcept { return kv_bytes + process_bytes; }

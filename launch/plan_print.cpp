@@ -70,6 +70,7 @@ std::string plan_json(const topology& t, const cluster_plan& plan) {
                           {"expert_bytes", r.memory.expert_bytes},
                           {"shared_bytes", r.memory.shared_bytes()},
                           {"kv_bytes", r.memory.kv_bytes},
+                          {"kv_tokens", r.memory.kv_tokens},
                           {"process_bytes", r.memory.process_bytes},
                           {"private_bytes", r.memory.private_bytes()}});
   return j.dump(2) + "\n";

@@ -25,14 +25,6 @@ std::string contract_of(const engine::loaded_model& model) {
   return fmt::format("kernels-1/cpu/{}", model.files().hash());
 }
 
-std::uint64_t kv_tokens(const engine::model_spec& spec, const topology& t) {
-  const auto room = kv_room(spec, t);
-  const auto rings = room.sequence_bytes * t.max_sequences;
-  const auto pages = room.room_bytes > rings ? room.room_bytes - rings : 0;
-  return std::max<std::uint64_t>(1, pages / std::max<std::uint64_t>(1, room.page_bytes))
-         * t.page_tokens;
-}
-
 result<void> start(child_context& c, end_latch& latch) {
   const auto began = std::chrono::steady_clock::now();
   DI_TRY_VOID(c.open(false));
@@ -44,7 +36,7 @@ result<void> start(child_context& c, end_latch& latch) {
   s.rank = rank_id{c.boot.index};
   s.life = c.boot.life;
   s.threads = c.boot.threads;
-  s.kv_tokens = kv_tokens(weights->spec(), c.config);
+  s.kv_tokens = kv_room(weights->spec(), c.config).tokens;
   s.step_rows = c.config.step_rows;
   s.running_max = c.config.max_sequences;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };

@@ -114,7 +114,9 @@ public:
       std::vector<problem> none;
       yaml_node node = read_yaml(r.fallback, 0, none);
       node.at = {};
+      given_ = false;
       value(node, r, std::string{r.key}, index);
+      given_ = true;
     }
   }
 
@@ -208,6 +210,8 @@ private:
     v.at = node.at;
     if (const auto checked = check(node, row, v); !checked.ok())
       return add(node.at, "{}: {}", shown, checked.error().what);
+    if (given_)
+      t_.places[shown] = node.at;
     row.set(t_, index, v);
   }
 
@@ -265,6 +269,7 @@ private:
   topology& t_;
   std::vector<problem>& problems_;
   std::string base_;
+  bool given_ = true; ///< false while defaults are put
 };
 
 /// Puts one `--set` into the tree. Lists are entered with [index]; the next free index appends.
@@ -337,6 +342,7 @@ topology_outcome read_topology(std::string_view text, const std::string& file,
   topology_outcome out;
   topology t;
   t.file = file;
+  t.sets = sets;
   auto& problems = out.problems;
   yaml_node root = read_yaml(text, 0, problems);
   if (problems.empty()) {
@@ -375,6 +381,25 @@ std::string render(const std::vector<problem>& problems, const std::string& file
                          p.at.set <= sets.size() ? sets[p.at.set - 1] : std::string{"?"}, p.what);
   }
   return out;
+}
+
+place topology::blame(std::initializer_list<std::string> keys, const place& fallback) const {
+  const place* found = nullptr;
+  for (const auto& key : keys)
+    if (const auto i = places.find(key); i != places.end())
+      if (!found || i->second.set > found->set)
+        found = &i->second;
+  return found ? *found : fallback;
+}
+
+std::string shown_place(const topology& t, const place& at) {
+  if (at.set == 0)
+    return fmt::format("{}:{}:{}", t.file, at.line, at.column);
+  return "--set " + (at.set <= t.sets.size() ? t.sets[at.set - 1] : std::string{"?"});
+}
+
+std::string located(const topology& t, const place& at, const std::string& what) {
+  return render({{at, what}}, t.file, t.sets);
 }
 
 std::string located(const topology& t, const place& at, const std::vector<std::string>& sets,

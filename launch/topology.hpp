@@ -8,6 +8,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -82,7 +84,13 @@ struct topology {
   std::vector<std::string> plugins; ///< like model_path
   std::vector<actor_entry> actors;
 
+  std::vector<std::string> sets;       ///< as given; named in errors
+  std::map<std::string, place> places; ///< where each key that was given stands, e.g. kv.room
   place ep_at, speculation_at, model_at, redundant_at; ///< for checks against the model
+
+  /// Where to look for a contradiction of several keys: the last `--set` among them, else the first
+  /// that was given at all, else `fallback`.
+  place blame(std::initializer_list<std::string> keys, const place& fallback) const;
 };
 
 /// What reading a topology gave: a value exactly if there are no problems.
@@ -104,8 +112,11 @@ std::string render(const std::vector<problem>& problems, const std::string& file
                    const std::vector<std::string>& sets);
 
 /// The same of one defect that was found later, e.g. in the model.
+std::string located(const topology& t, const place& at, const std::string& what);
 std::string located(const topology& t, const place& at, const std::vector<std::string>& sets,
                     const std::string& what);
+/// The place alone: `file:line:column` or `--set key=value`.
+std::string shown_place(const topology& t, const place& at);
 
 /// read_topology of a file; all problems in one error, as render() writes them.
 /// @errors io_error, bad_config

@@ -46,42 +46,59 @@ void check_speculation(const topology& t, std::vector<problem>& problems) {
 void check_nodes(topology& t, const place& nodes_at, std::vector<problem>& problems) {
   std::uint64_t ranks = 0;
   std::size_t hosts = 0;
-  for (const auto& n : t.nodes) {
+  place sum_at = nodes_at; // of the ranks: the last override, else the list
+  for (std::size_t i = 0; i < t.nodes.size(); ++i) {
+    const auto& n = t.nodes[i];
+    const auto key = [i](std::string_view name) {
+      return fmt::format("cluster.nodes[{}].{}", i, name);
+    };
+    if (const auto at = t.blame({key("ranks"), key("host")}, n.at); at.set > sum_at.set)
+      sum_at = at;
     const auto names = expand_hosts(n.hosts);
     if (!names.ok()) {
-      problems.push_back({n.at, fmt::format("host: {}", names.error().what)});
+      problems.push_back(
+          {t.blame({key("host")}, n.at), fmt::format("host: {}", names.error().what)});
       continue;
     }
     hosts += names->size();
     ranks += std::uint64_t{n.ranks} * names->size();
     if (names->size() > 1 && !n.address.empty())
-      problems.push_back({n.at, fmt::format("address: one address for {} hosts", names->size())});
+      problems.push_back({t.blame({key("address"), key("host")}, n.at),
+                          fmt::format("address: one address for {} hosts", names->size())});
   }
   if (ranks > 4096 || hosts > 1024)
-    problems.push_back({nodes_at, fmt::format("{} hosts with {} ranks; at most 1024 hosts and 4096 "
-                                              "ranks",
-                                              hosts, ranks)});
+    problems.push_back({sum_at, fmt::format("{} hosts with {} ranks; at most 1024 hosts and 4096 "
+                                            "ranks",
+                                            hosts, ranks)});
   if (t.ep == 0) {
     t.ep = static_cast<std::uint32_t>(std::min<std::uint64_t>(ranks, 4096));
     t.ep_at = nodes_at;
   } else if (problems.empty() && t.ep != ranks) {
     problems.push_back(
-        {t.ep_at,
+        {sum_at.set > t.ep_at.set ? sum_at : t.ep_at,
          fmt::format("roles.decode.ep is {}, but cluster.nodes has {} ranks", t.ep, ranks)});
   }
   if (problems.empty() && t.min_ep > t.ep)
     problems.push_back(
-        {t.ep_at, fmt::format("supervisor.min_ep is {}, more than the {} ranks", t.min_ep, t.ep)});
+        {t.blame({"supervisor.min_ep", "roles.decode.ep"}, t.ep_at),
+         fmt::format("supervisor.min_ep is {}, more than the {} ranks", t.min_ep, t.ep)});
   const std::uint64_t needed = 2 + 2 * ranks;
-  if (hosts > 1 && t.port_base != 0 && (needed > t.port_range || t.port_base + needed - 1 > 65535))
-    problems.push_back({nodes_at, fmt::format("{} ports are needed from {} on, cluster.ports.range "
-                                              "is {}",
-                                              needed, t.port_base, t.port_range)});
+  if (hosts > 1 && t.port_base != 0 && t.port_base + needed - 1 > 65535)
+    problems.push_back(
+        {t.blame({"cluster.ports.base"}, sum_at),
+         fmt::format("cluster.ports.base is {}: {} ports are needed, up to {}; ports end at 65535",
+                     t.port_base, needed, t.port_base + needed - 1)});
+  else if (hosts > 1 && t.port_base != 0 && needed > t.port_range)
+    problems.push_back({t.blame({"cluster.ports.range"}, sum_at),
+                        fmt::format("{} ports are needed from {} on, cluster.ports.range is {}",
+                                    needed, t.port_base, t.port_range)});
 }
 
 void check_actors(const topology& t, std::vector<problem>& problems) {
   std::set<std::string> paths;
-  for (const auto& a : t.actors) {
+  for (std::size_t i = 0; i < t.actors.size(); ++i) {
+    const auto& a = t.actors[i];
+    const auto where = t.blame({fmt::format("actors[{}].at", i)}, a.where);
     if (a.at.empty())
       continue; // reported as missing
     const bool good =
@@ -91,34 +108,39 @@ void check_actors(const topology& t, std::vector<problem>& problems) {
              return std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-';
            });
     if (!good)
-      problems.push_back({a.where, fmt::format("actor path {}: write e.g. /cluster/meter", a.at)});
+      problems.push_back({where, fmt::format("actor path {}: write e.g. /cluster/meter", a.at)});
     for (const std::string_view taken : {"/control", "/rank", "/node", "/gateway"})
       if (a.at == taken || a.at.starts_with(fmt::format("{}/", taken)))
-        problems.push_back({a.where, fmt::format("actor path {}: {} belongs to the runtime; write "
-                                                 "e.g. /cluster/meter",
-                                                 a.at, taken)});
+        problems.push_back({where, fmt::format("actor path {}: {} belongs to the runtime; write "
+                                               "e.g. /cluster/meter",
+                                               a.at, taken)});
     if (!paths.insert(a.at).second)
-      problems.push_back({a.where, fmt::format("actor path {} is given twice", a.at)});
+      problems.push_back({where, fmt::format("actor path {} is given twice", a.at)});
   }
 }
 
 void check_rest(const topology& t, const yaml_node& root, std::vector<problem>& problems) {
-  const auto where = [&](std::string_view key) {
-    const auto i = root.find(key);
-    return i == yaml_node::npos ? root.at : root.keys[i].at;
-  };
   if (!t.batch_invariant)
-    problems.push_back({where("determinism"), "determinism.batch_invariant: false is refused: the "
-                                              "CPU backend is always batch invariant"});
+    problems.push_back({t.blame({"determinism.batch_invariant"}, root.at),
+                        "determinism.batch_invariant: false is refused: the CPU backend is always "
+                        "batch invariant"});
+  if (t.page_tokens != 128) // engine/model/kv_layout.hpp
+    problems.push_back(
+        {t.blame({"kv.page_tokens"}, root.at),
+         fmt::format("kv.page_tokens: {} is not part of this build; write 128", t.page_tokens)});
   if (t.heartbeat_suspect <= t.heartbeat_every)
-    problems.push_back({where("supervisor"), "supervisor.heartbeat.suspect must be more than "
-                                             "heartbeat.every"});
+    problems.push_back(
+        {t.blame({"supervisor.heartbeat.suspect", "supervisor.heartbeat.every"}, root.at),
+         fmt::format("supervisor.heartbeat.suspect ({}) must be more than heartbeat.every ({})",
+                     format_time(t.heartbeat_suspect), format_time(t.heartbeat_every))});
   if (t.lease_renew >= t.lease)
-    problems.push_back({where("supervisor"), "supervisor.lease_renew must be less than lease"});
+    problems.push_back({t.blame({"supervisor.lease_renew", "supervisor.lease"}, root.at),
+                        fmt::format("supervisor.lease_renew ({}) must be less than lease ({})",
+                                    format_time(t.lease_renew), format_time(t.lease))});
   if (t.prefill_rows > t.step_rows)
-    problems.push_back({where("roles"), fmt::format("roles.decode.prefill_rows ({}) exceeds "
-                                                    "step_rows ({})",
-                                                    t.prefill_rows, t.step_rows)});
+    problems.push_back({t.blame({"roles.decode.prefill_rows", "roles.decode.step_rows"}, root.at),
+                        fmt::format("roles.decode.prefill_rows ({}) exceeds step_rows ({})",
+                                    t.prefill_rows, t.step_rows)});
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: numbers of ranks, threads, slots and bytes.
+#include "launch/memory_model.hpp"
 #include "launch/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -64,17 +65,38 @@ TEST(plan, refuses_more_copies_of_experts_than_ranks_can_hold) {
       make_plan(with("local2", {"roles.decode.redundant_experts=33"}), demo(), eight_cores);
   ASSERT_FALSE(p.ok());
   EXPECT_EQ(p.error().what,
-            "--set 1: roles.decode.redundant_experts is 33; 2 ranks can hold at most 32 copies of "
+            "--set roles.decode.redundant_experts=33: roles.decode.redundant_experts is 33; 2 "
+            "ranks can hold at most 32 copies of "
             "32 experts");
 }
 
-TEST(plan, refuses_room_for_less_than_one_sequence) {
-  const auto p = make_plan(with("local2", {"kv.room=64KiB"}), demo(), eight_cores);
-  ASSERT_FALSE(p.ok());
-  EXPECT_NE(
-      p.error().what.find("kv.room is 64.0 KiB; one sequence of full context (4096 positions)"),
-      std::string::npos)
-      << p.error().what;
+TEST(plan, refuses_room_that_a_request_of_full_context_could_not_use) {
+  const auto kv = kv_room(demo().spec(), with("local1", {"roles.decode.max_sequences=3"}));
+  EXPECT_EQ(kv.fixed_bytes, 3 * kv.sequence_bytes);
+  EXPECT_EQ(kv.least_bytes, kv.fixed_bytes + 32 * kv.page_bytes);
+  const auto room = [&](std::uint64_t bytes) {
+    return make_plan(
+        with("local1", {"roles.decode.max_sequences=3", "kv.room=" + std::to_string(bytes) + "B"}),
+        demo(), eight_cores);
+  };
+  const auto enough = room(kv.least_bytes);
+  ASSERT_TRUE(enough.ok()) << enough.error().what;
+  EXPECT_EQ(enough->ranks.at(0).memory.kv_tokens, 4096U);
+  EXPECT_EQ(enough->ranks.at(0).memory.kv_bytes, kv.least_bytes);
+  const auto less = room(kv.least_bytes - 1);
+  ASSERT_FALSE(less.ok());
+  const auto bytes = std::to_string(kv.least_bytes - 1);
+  EXPECT_EQ(less.error().what, "--set kv.room=" + bytes + "B: kv.room is " + bytes + " bytes; "
+                                   + std::to_string(kv.least_bytes)
+                                   + " bytes are needed: " + std::to_string(kv.sequence_bytes)
+                                   + " for each of 3 sequences (roles.decode.max_sequences) and "
+                                   + std::to_string(32 * kv.page_bytes)
+                                   + " for the pages of one full context (4096 positions)");
+}
+
+TEST(plan, has_room_for_all_sequences_of_full_context_unless_told_otherwise) {
+  const auto p = make_plan(with("local1", {"roles.decode.max_sequences=3"}), demo(), eight_cores);
+  EXPECT_EQ(p->ranks.at(0).memory.kv_tokens, 3U * 4096U);
 }
 
 TEST(plan, knows_who_is_here_and_who_needs_ssh) {
@@ -89,6 +111,7 @@ TEST(plan, knows_who_is_here_and_who_needs_ssh) {
   EXPECT_TRUE(p->tcp);
   const auto wrong = place_ranks(with("two_nodes", {"cluster.nodes[1].host=there"}), eight_cores);
   ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().what.find("--set cluster.nodes[1].host=there: "), 0U);
   EXPECT_NE(wrong.error().what.find("launcher local cannot start on host there"),
             std::string::npos);
 }

@@ -104,7 +104,7 @@ TEST(topology, knows_only_true_and_false) {
 
 TEST(topology, refuses_batch_variance_on_cpu) {
   EXPECT_EQ(errors(good("determinism: {batch_invariant: false}\n")),
-            "t.yaml:5:1: determinism.batch_invariant: false is refused: the CPU backend is always "
+            "t.yaml:5:32: determinism.batch_invariant: false is refused: the CPU backend is always "
             "batch invariant");
 }
 
@@ -175,7 +175,7 @@ TEST(topology, refuses_aliases_anchors_tags_and_second_documents) {
 
 TEST(topology, keeps_actor_paths_out_of_the_runtime_s_own) {
   EXPECT_EQ(errors(good("actors: [{kind: a, at: /rank/0}]\n")),
-            "t.yaml:5:10: actor path /rank/0: /rank belongs to the runtime; write e.g. "
+            "t.yaml:5:24: actor path /rank/0: /rank belongs to the runtime; write e.g. "
             "/cluster/meter");
   EXPECT_NE(errors(good("actors: [{kind: a, at: /x}, {kind: b, at: /x}]\n")).find("twice"),
             std::string::npos);
@@ -185,6 +185,29 @@ TEST(topology, wants_enough_ports_for_several_nodes) {
   EXPECT_NE(errors(good(), {"cluster.nodes[1].ranks=2", "cluster.ports.range=13"})
                 .find("14 ports are needed from 29500"),
             std::string::npos);
+}
+
+TEST(topology, says_that_ports_end) {
+  EXPECT_EQ(errors(good(), {"cluster.nodes[1].ranks=1", "cluster.ports.base=65533"}),
+            "--set cluster.ports.base=65533: cluster.ports.base is 65533: 12 ports are needed, up "
+            "to 65544; ports end at 65535");
+}
+
+TEST(topology, locates_contradictions_at_the_key_or_the_override) {
+  EXPECT_EQ(errors(good("roles: {decode: {prefill_rows: 99, step_rows: 9}}\n")),
+            "t.yaml:5:32: roles.decode.prefill_rows (99) exceeds step_rows (9)");
+  EXPECT_EQ(errors(good(), {"roles.decode.step_rows=9"}),
+            "--set roles.decode.step_rows=9: roles.decode.prefill_rows (64) exceeds step_rows (9)");
+  EXPECT_EQ(errors(good("supervisor: {lease: 100ms}\n")),
+            "t.yaml:5:21: supervisor.lease_renew (200ms) must be less than lease (100ms)");
+  EXPECT_EQ(errors(good("roles: {decode: {ep: 4}}\n"), {"cluster.nodes[0].ranks=2"}),
+            "--set cluster.nodes[0].ranks=2: roles.decode.ep is 4, but cluster.nodes has 2 ranks");
+  EXPECT_EQ(errors(good(), {"cluster.nodes[0].host=a[2-1]"}).find("--set cluster.nodes[0].host="),
+            0U);
+  EXPECT_EQ(errors(good("supervisor: {min_ep: 5}\n")),
+            "t.yaml:5:22: supervisor.min_ep is 5, more than the 4 ranks");
+  EXPECT_EQ(errors(good("kv: {page_tokens: 64}\n")),
+            "t.yaml:5:19: kv.page_tokens: 64 is not part of this build; write 128");
 }
 
 TEST(topology, ships_files_that_are_right) {
