@@ -21,29 +21,39 @@ batch_gateway_actor::batch_gateway_actor(batch_parts parts)
     refused_ += e.refused.has_value();
 }
 
-/// What has ended is not lost because something before it has not.
 batch_gateway_actor::~batch_gateway_actor() {
-  if (finished_ || !begun_)
+  if (finished_)
     return;
-  for (; written_ < entries_.size(); ++written_) {
+  const std::size_t unanswered = write_rest();
+  if (parts_.broke_off && unanswered > 0)
+    parts_.broke_off(unanswered, entries_.size());
+}
+
+/// What has ended is not lost because something before it has not; the others say that they have
+/// not ended. @return entries without an answer, or whose answer could not be written
+std::size_t batch_gateway_actor::write_rest() {
+  std::size_t unanswered = 0;
+  for (; written_ < entries_.size() && !write_failed_; ++written_) {
     const engine::batch_entry& entry = entries_[written_];
-    std::string line;
     if (entry.refused) {
-      line = render_refusal(entry);
-    } else {
-      auto choices = core_.take_anyway();
-      if (!choices)
-        return;
-      bool whole = true;
-      for (const engine::collected_choice& c : *choices)
-        whole = whole && c.end.reason != proto::finish_reason::none;
-      if (!whole)
-        continue;
-      line = render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids);
+      (void)write_line(render_refusal(entry));
+      continue;
     }
-    if (!parts_.write(line + '\n'))
-      return;
+    auto choices = core_.take_anyway();
+    DI_CHECK(choices.has_value());
+    bool whole = true;
+    for (engine::collected_choice& c : *choices)
+      if (c.end.reason == proto::finish_reason::none) {
+        whole = false;
+        c.end = {proto::finish_reason::error, -1, 0, ec::cancelled,
+                 "the run ended before this request did"};
+      }
+    unanswered += !whole;
+    const auto written =
+        write_line(render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids));
+    unanswered += whole && !written;
   }
+  return unanswered + (entries_.size() - written_);
 }
 
 result<void> batch_gateway_actor::begin(instant now, outbox& out) {
@@ -106,16 +116,22 @@ result<void> batch_gateway_actor::write_ready() {
   for (; written_ < entries_.size(); ++written_) {
     const engine::batch_entry& entry = entries_[written_];
     if (entry.refused) {
-      DI_TRY_VOID(parts_.write(render_refusal(entry) + '\n'));
+      DI_TRY_VOID(write_line(render_refusal(entry)));
       continue;
     }
     const auto choices = core_.take_finished();
     if (!choices)
       return {};
-    DI_TRY_VOID(parts_.write(render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids)
-                             + '\n'));
+    DI_TRY_VOID(write_line(render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids)));
   }
   return {};
+}
+
+/// After a failure nothing more is written: what is out may end within a line.
+result<void> batch_gateway_actor::write_line(const std::string& line) {
+  auto written = parts_.write(line + '\n');
+  write_failed_ = !written;
+  return written;
 }
 
 void batch_gateway_actor::show(instant now) {
@@ -159,6 +175,8 @@ std::function<result<void>(std::string_view)> descriptor_writer(int fd) {
       } else if (errno == EAGAIN) {
         pollfd ready{fd, POLLOUT, 0};
         ::poll(&ready, 1, -1);
+      } else if (errno == EPIPE) {
+        return fail(ec::cancelled, "output: its reader has gone");
       } else if (errno != EINTR) {
         return fail(ec::io_error, "output: write failed: {}", std::strerror(errno));
       }

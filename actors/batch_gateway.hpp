@@ -24,10 +24,12 @@ struct batch_parts {
   std::function<void(std::string_view)> show;
   /// Once, after the last line is written; `failed` counts refused lines too.
   std::function<void(const proto::batch_finished&)> finished;
+  /// Once, if the actor ends before the batch does: how many of how many lines have no answer.
+  std::function<void(std::size_t unanswered, std::size_t lines)> broke_off;
 };
 
 /// Lines of requests that ended early wait for those before them; if the actor ends before the
-/// batch does, they are written then.
+/// batch does, they are written then, and each request that has not ended gets a line that says so.
 class batch_gateway_actor {
 public:
   explicit batch_gateway_actor(batch_parts parts);
@@ -49,6 +51,8 @@ private:
   enum timer_kind : std::uint32_t { show_due = 100 };
   result<void> begin(instant now, outbox& out);
   result<void> write_ready();
+  result<void> write_line(const std::string& line);
+  std::size_t write_rest();
   void show(instant now);
   void finish_if_done(instant now);
 
@@ -58,7 +62,7 @@ private:
   engine::gateway_core core_;
   std::size_t written_ = 0; ///< entries
   instant began_;
-  bool begun_ = false, finished_ = false;
+  bool begun_ = false, finished_ = false, write_failed_ = false;
 };
 
 struct batch_gateway {
@@ -76,7 +80,8 @@ struct batch_gateway {
 /// Ready for system::spawn() at parts.options' gateway path.
 std::unique_ptr<core_handle> make_batch_gateway(batch_parts parts);
 
-/// A `write` for a descriptor: whole lines, retried until all bytes are out. @errors io_error
+/// A `write` for a descriptor: whole lines, retried until all bytes are out.
+/// @errors io_error; cancelled: nobody reads any more (a closed pipe)
 std::function<result<void>(std::string_view)> descriptor_writer(int fd);
 
 } // namespace di::actors

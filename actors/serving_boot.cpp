@@ -58,9 +58,11 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   placing.groups = expert_groups(model.spec);
   placing.redundant = settings.redundant_experts;
   placing.listeners = {"/control/scheduler", settings.gateway};
-  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler({})));
-  DI_TRY_VOID(actors.spawn("/control/journal", make_journal({})));
-  return actors.spawn("/control/rebalancer", make_rebalancer(std::move(placing)));
+  spawn_options watched;
+  watched.ended = settings.ended;
+  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler({}), watched));
+  DI_TRY_VOID(actors.spawn("/control/journal", make_journal({}), watched));
+  return actors.spawn("/control/rebalancer", make_rebalancer(std::move(placing)), watched);
 }
 
 result<void> spawn_batch_gateway(system& actors, const model_outline& model,
@@ -76,7 +78,12 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
   parts.write = std::move(settings.write);
   parts.show = std::move(settings.show);
   parts.finished = std::move(settings.finished);
-  return actors.spawn(settings.path, make_batch_gateway(std::move(parts)));
+  parts.broke_off = std::move(settings.broke_off);
+  if (settings.read)
+    settings.read(parts.work);
+  spawn_options watched;
+  watched.ended = std::move(settings.ended);
+  return actors.spawn(settings.path, make_batch_gateway(std::move(parts)), std::move(watched));
 }
 
 result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::loaded_model> weights,

@@ -33,7 +33,8 @@ result<model_outline> read_model_outline(const std::filesystem::path& folder);
 
 struct control_settings {
   std::uint32_t redundant_experts = 0;
-  address gateway = "/gateway/0"; ///< hears of settled placements
+  address gateway = "/gateway/0";          ///< hears of settled placements
+  std::function<void(const error&)> ended; ///< of each actor, once, when it ends
 };
 
 /// Spawns /control/rebalancer, /control/scheduler and /control/journal. They begin when MEMBERSHIP
@@ -48,6 +49,9 @@ struct batch_settings {
   std::function<result<void>(std::string_view)> write; ///< see batch_parts
   std::function<void(std::string_view)> show;
   std::function<void(const proto::batch_finished&)> finished;
+  std::function<void(const engine::batch&)> read; ///< once, with what was read of `prompts`
+  std::function<void(std::size_t, std::size_t)> broke_off; ///< see batch_parts
+  std::function<void(const error&)> ended;  ///< once, when GATEWAY ends, whatever the reason
   std::function<std::uint64_t()> draw_seed; ///< for lines without a seed; empty: real_env()
 };
 

@@ -28,7 +28,8 @@ bus::peer peer_of(const json& j) {
   return p;
 }
 
-constexpr std::string_view kind_names[] = {"bound", "ready", "failed", "finished"};
+constexpr std::string_view kind_names[] = {"bound",    "ready",  "failed",
+                                           "finished", "notice", "unanswered"};
 
 } // namespace
 
@@ -54,6 +55,7 @@ std::string to_json(const boot_config& b) {
     j["control"] = peer_json(*b.control);
   if (b.batch)
     j["batch"] = {{"prompts", b.batch->prompts},
+                  {"prompts_name", b.batch->prompts_name},
                   {"output", b.batch->output},
                   {"progress", b.batch->progress}};
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -88,8 +90,9 @@ result<boot_config> parse_boot(std::string_view text) {
       b.control = peer_of(j.at("control"));
     if (j.contains("batch")) {
       const auto& c = j.at("batch");
-      b.batch = batch_boot{c.at("prompts").get<std::string>(), c.at("output").get<std::string>(),
-                           c.at("progress").get<bool>()};
+      b.batch =
+          batch_boot{c.at("prompts").get<std::string>(), c.at("prompts_name").get<std::string>(),
+                     c.at("output").get<std::string>(), c.at("progress").get<bool>()};
     }
     return b;
   } catch (const json::exception& e) {

@@ -26,9 +26,10 @@ struct curve_boot {
 
 /// Work of `dilaunch run`; for the control process.
 struct batch_boot {
-  std::string prompts;   ///< absolute path of the JSONL file
-  std::string output;    ///< absolute path; empty: standard output
-  bool progress = false; ///< terminal_fd is a terminal
+  std::string prompts;      ///< absolute path of the JSONL file
+  std::string prompts_name; ///< what messages call it
+  std::string output;       ///< absolute path; empty: standard output
+  bool progress = false;    ///< terminal_fd is a terminal
   friend bool operator==(const batch_boot&, const batch_boot&) = default;
 };
 
@@ -60,15 +61,17 @@ result<boot_config> parse_boot(std::string_view json);
 
 /// What a child reports on status_fd, one line each.
 enum class status_kind : std::uint8_t {
-  bound,    ///< sockets are open; `self` is how others reach it
-  ready,    ///< takes part
-  failed,   ///< ends because of `what`
-  finished, ///< control: the batch is done
+  bound,      ///< sockets are open; `self` is how others reach it
+  ready,      ///< takes part
+  failed,     ///< ends because of `what`
+  finished,   ///< control: the batch is done
+  notice,     ///< for the user, whatever is logged: `what`
+  unanswered, ///< control: the batch broke off; `what` counts the prompts without an answer
 };
 struct child_status {
   status_kind kind = status_kind::ready;
   bus::peer self;   ///< bound
-  std::string what; ///< failed
+  std::string what; ///< failed, notice, unanswered
   friend bool operator==(const child_status&, const child_status&) = default;
 };
 std::string to_json(const child_status& status); ///< without a line end

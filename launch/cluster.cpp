@@ -91,6 +91,7 @@ private:
   int code_ = exit_done;
   std::string reason_;
   std::string first_cause_;
+  std::string unanswered_; ///< how many prompts, as control said
 };
 
 child_events cluster::local_events() {
@@ -115,7 +116,7 @@ int cluster::run() {
     start_nodes();
   loop_.run();
   if (!reason_.empty())
-    log_.last(reason_);
+    log_.last(unanswered_.empty() ? reason_ : fmt::format("{}; {}", reason_, unanswered_));
   return code_;
 }
 
@@ -229,6 +230,11 @@ void cluster::on_status(const std::string& child, const std::string& json) {
     said_[child] = s->what;
     return;
   case status_kind::finished:
+    return;
+  case status_kind::notice:
+    return log_.tell(s->what);
+  case status_kind::unanswered:
+    unanswered_ = s->what;
     return;
   }
 }

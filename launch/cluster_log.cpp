@@ -54,8 +54,8 @@ void cluster_log::note(const std::string& text) {
   line("dilaunch", text);
 }
 
-void cluster_log::last(const std::string& reason) {
-  put(stderr, fmt::format("dilaunch: {}\n", printable(reason)));
+void cluster_log::tell(const std::string& text) {
+  put(stderr, fmt::format("dilaunch: {}\n", printable(text)));
 }
 
 } // namespace di::launch

@@ -22,8 +22,10 @@ public:
   void line(const std::string& process, const std::string& text);
   /// One line of the launcher itself.
   void note(const std::string& text);
+  /// One line to the user, --quiet or not.
+  void tell(const std::string& text);
   /// The last line of all: why the run ended.
-  void last(const std::string& reason);
+  void last(const std::string& reason) { tell(reason); }
 
 private:
   struct closer {

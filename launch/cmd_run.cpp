@@ -6,6 +6,7 @@
 #include "launch/commands.hpp"
 #include "launch/node.hpp"
 #include "launch/process.hpp"
+#include "launch/run_files.hpp"
 #include "launch/units.hpp"
 
 #include <CLI/App.hpp>
@@ -13,10 +14,7 @@
 #include <CLI/Formatter.hpp>
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -39,21 +37,7 @@ int complain(const std::string& what) {
   return exit_usage;
 }
 
-/// Standard input as a file, because the control process reads a path. Removed by its destructor.
-class stdin_file {
-public:
-  result<std::string> keep() {
-    constexpr std::size_t input_bytes_max = 1U << 30U;
-    DI_TRY(const auto text, read_all(0, input_bytes_max));
-    DI_TRY(fd_, sealed_memory("di-prompts", text));
-    return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
-  }
-
-private:
-  unique_fd fd_;
-};
-
-result<cluster_options> options_of(const run_arguments& a, stdin_file& input) {
+result<cluster_options> options_of(const run_arguments& a, run_files& files) {
   cluster_options o;
   o.config.file = fs::absolute(a.topology).lexically_normal().string();
   DI_TRY(o.config, load_topology(o.config.file, a.sets));
@@ -71,21 +55,7 @@ result<cluster_options> options_of(const run_arguments& a, stdin_file& input) {
   if (o.plan.launcher == launcher_kind::agent && o.plan.nodes.size() > 1 && a.token_file.empty())
     return fail(ec::bad_argument, "cluster.launcher agent needs --token-file FILE");
   DI_TRY(o.program, own_program());
-  if (a.prompts == "-") {
-    DI_TRY(o.batch.prompts, input.keep());
-  } else {
-    o.batch.prompts = fs::absolute(a.prompts).string();
-    if (::access(o.batch.prompts.c_str(), R_OK) != 0 || fs::is_directory(o.batch.prompts))
-      return fail(ec::io_error, "--prompts {}: {}", a.prompts,
-                  errno != 0 ? std::strerror(errno) : "is a folder");
-  }
-  if (!a.output.empty()) {
-    o.batch.output = fs::absolute(a.output).string();
-    // Found now, not after the work.
-    const unique_fd probe{::open(o.batch.output.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)};
-    if (!probe)
-      return fail(ec::io_error, "--output {}: {}", a.output, std::strerror(errno));
-  }
+  DI_TRY(o.batch, files.open(a.prompts, a.output));
   o.batch.progress = ::isatty(STDERR_FILENO) == 1;
   o.log_dir = a.log_dir.empty() ? "" : fs::absolute(a.log_dir).string();
   o.quiet = a.quiet;
@@ -95,8 +65,12 @@ result<cluster_options> options_of(const run_arguments& a, stdin_file& input) {
 }
 
 int run(const run_arguments& a) {
-  stdin_file input;
-  auto options = options_of(a, input);
+  if (!fill_standard_descriptors() && (a.output.empty() || a.output == "-")) {
+    complain("dilaunch: output: standard output is closed");
+    return exit_gave_up;
+  }
+  run_files files;
+  auto options = options_of(a, files);
   if (!options.ok())
     return complain(options.error().what);
   return run_cluster(std::move(*options));
@@ -144,7 +118,8 @@ void add_run_commands(CLI::App& app, int& exit_code) {
   c->add_option("--prompts", a->prompts, "JSON lines, one request each; - is standard input")
       ->required()
       ->option_text("FILE");
-  c->add_option("--output", a->output, "JSON lines in the order of the prompts; default: stdout")
+  c->add_option("--output", a->output,
+                "JSON lines in the order of the prompts; default and -: stdout")
       ->option_text("FILE");
   c->add_option("--set", a->sets, "Override a topology key: --set roles.decode.threads=2")
       ->option_text("KEY=VALUE")

@@ -33,9 +33,9 @@ struct batch_files {
   result<std::string> open(const batch_boot& b) {
     const unique_fd in{::open(b.prompts.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!in)
-      return fail(ec::bad_argument, "--prompts {}: {}", b.prompts, std::strerror(errno));
+      return fail(ec::bad_argument, "--prompts {}: {}", b.prompts_name, std::strerror(errno));
     if (!b.output.empty()) {
-      output = unique_fd{::open(b.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+      output = unique_fd{::open(b.output.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_CLOEXEC)};
       if (!output)
         return fail(ec::bad_argument, "--output {}: {}", b.output, std::strerror(errno));
     }
@@ -57,13 +57,14 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
                                   end_latch& latch) {
   auto& system = *c.system;
   DI_TRY_VOID(system.spawn(topic_address, actors::make_topic(), ends(latch)));
-  DI_TRY_VOID(system.spawn("/control/telemetry", actors::make_telemetry()));
+  DI_TRY_VOID(system.spawn("/control/telemetry", actors::make_telemetry(), ends(latch)));
   engine::membership_options m;
   m.listeners = {"/control/rebalancer"};
   m.members_min = c.config.ep;
   DI_TRY_VOID(system.spawn("/control/membership", actors::make_membership(m), ends(latch)));
   actors::control_settings s;
   s.redundant_experts = c.config.redundant_experts;
+  s.ended = ends(latch).ended;
   DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
   engine::directory_options d;
   d.expected = {"/control"};
@@ -115,6 +116,32 @@ std::vector<actors::user_actor> user_actors(const topology& t) {
   return out;
 }
 
+/// Lines of a prompts file that will not be answered, to the user: a few of them, then a count.
+void tell_refused(const engine::batch& work, const std::string& name) {
+  constexpr std::size_t told_max = 20, words_bytes_max = 400;
+  if (work.entries.empty())
+    report_status({status_kind::notice, {}, fmt::format("no prompts in {}", name)});
+  std::size_t refused = 0;
+  for (const auto& e : work.entries)
+    if (e.refused && ++refused <= told_max)
+      report_status({status_kind::notice,
+                     {},
+                     fmt::format("{} line {}: {}", name, e.line,
+                                 std::string_view{e.refused->what}.substr(0, words_bytes_max))});
+  if (refused > told_max)
+    report_status({status_kind::notice,
+                   {},
+                   fmt::format("{}: {} more lines refused", name, refused - told_max)});
+}
+
+/// A reader who has gone (`dilaunch run ... | head -1`) has what it wants: a quiet end with 0.
+void end_with_gateway(end_latch& latch, const error& e) {
+  if (e.code == ec::cancelled)
+    latch.end(exit_done);
+  else if (e.code != ec::ok)
+    latch.end(exit_gave_up, e.what);
+}
+
 result<void> start_batch(child_context& c, const actors::model_outline& model, batch_files& files,
                          end_latch& latch) {
   DI_TRY(auto prompts, files.open(*c.boot.batch));
@@ -137,6 +164,13 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
     report_status({status_kind::finished, {}, {}});
     latch.end(f.failed == 0 ? exit_done : exit_requests_failed);
   };
+  b.read = [&c](const engine::batch& work) { tell_refused(work, c.boot.batch->prompts_name); };
+  b.broke_off = [](std::size_t unanswered, std::size_t lines) {
+    report_status({status_kind::unanswered,
+                   {},
+                   fmt::format("{} of {} prompts unanswered", unanswered, lines)});
+  };
+  b.ended = [&latch](const error& e) { end_with_gateway(latch, e); };
   return actors::spawn_batch_gateway(*c.system, model, std::move(b));
 }
 

@@ -46,6 +46,13 @@ std::string dump(const json& line) {
   return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+/// [tokens] of a choice that are its answer: those that its line shows.
+std::size_t kept_of(const collected_choice& c) {
+  return c.end.reason == proto::finish_reason::stop
+             ? std::min<std::size_t>(c.end.kept_tokens, c.tokens.size())
+             : c.tokens.size();
+}
+
 json logprobs_of(std::span<const token_id> ids, const collected_choice& c) {
   json all = json::array();
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -60,9 +67,7 @@ json logprobs_of(std::span<const token_id> ids, const collected_choice& c) {
 
 void add_choice(json& into, const batch_entry& entry, const collected_choice& c,
                 const tokenizer* words, std::span<const token_id> eos_ids) {
-  const bool cut = c.end.reason == proto::finish_reason::stop;
-  const std::size_t kept =
-      cut ? std::min<std::size_t>(c.end.kept_tokens, c.tokens.size()) : c.tokens.size();
+  const std::size_t kept = kept_of(c);
   const auto ids = std::span{c.tokens}.first(kept);
   if (words)
     into["text"] = completion_text(entry.sampling, c.tokens, words, eos_ids);
@@ -106,7 +111,7 @@ std::string render_completion(const batch_entry& entry, std::span<const collecte
   json line = begin_line(entry);
   std::size_t output_tokens = 0;
   for (const collected_choice& c : choices)
-    output_tokens += c.tokens.size();
+    output_tokens += kept_of(c);
   if (choices.size() == 1) {
     add_choice(line, entry, choices[0], words, eos_ids);
   } else {
@@ -130,6 +135,8 @@ std::string render_completion(const batch_entry& entry, std::span<const collecte
 
 std::string render_refusal(const batch_entry& entry) {
   json line = begin_line(entry);
+  if (entry.id.empty())
+    line["id"] = nullptr; // it may have one that could not be read
   line["line"] = entry.line;
   line["finish_reason"] = "error";
   line["error"] = {{"code", to_string(entry.refused ? entry.refused->code : ec::internal)},

@@ -56,7 +56,7 @@ class CommandTest(unittest.TestCase):
     def test_finds_bad_arguments_before_anything_starts(self):
         for args, text in (
             (("--prompts", "/nowhere.jsonl"), "--prompts /nowhere.jsonl: No such file or directory"),
-            (("--prompts", "/tmp"), "--prompts /tmp"),
+            (("--prompts", "/tmp"), "--prompts /tmp: is a folder"),
             (("--prompts", "/dev/null", "--output", "/nowhere/x"), "--output /nowhere/x: No such file or directory"),
             (("--prompts", "/dev/null", "--set", "cluster.launcher=agent", "--set", "cluster.nodes[1].ranks=1", "--set", "roles.decode.ep=3"), "--token-file"),
         ):
@@ -75,7 +75,10 @@ class RunTest(unittest.TestCase):
         run = self.start(LOCAL2, [HEN, "{not json", {"id": "x", "prompt": "a", "max_tokens": "many"}, {"id": "far", "prompt_ids": [5] * 5000}, {**HEN, "id": "again"}])
         code, answers, _ = run.finish()
         self.assertEqual(code, 5)
-        self.assertEqual([a.get("id") for a in answers], ["hen", 2, "x", "far", "again"])
+        self.assertEqual([a.get("id") for a in answers], ["hen", None, "x", "far", "again"])
+        self.assertEqual(answers[1]["line"], 2)
+        for number in (2, 3, 4):
+            self.assertIn(f"dilaunch: {run.prompts} line {number}: ", run.err.decode())
         self.assertEqual(answers[0]["text"], "A hen clucks.")
         self.assertEqual(answers[4]["text"], "A hen clucks.")
         for a, word in ((answers[1], "line 2"), (answers[2], "max_tokens"), (answers[3], "context")):
@@ -110,8 +113,38 @@ class RunTest(unittest.TestCase):
             self.assertEqual(code, 3)
             self.assertLess(took, 2.0)
             self.assertRegex(last, r"^dilaunch: rank 3 \(pid \d+\): killed by signal 9 \(Killed\)")
-            self.assertEqual(answers[0]["id"], "hen")
+            self.assertTrue(last.endswith("; 8 of 9 prompts unanswered"), last)
+            self.assertEqual([a["id"] for a in answers], ["hen"] + [line["id"] for line in LONG])
+            self.assertEqual({a["error"]["code"] for a in answers[1:]} - {"cancelled", "peer_lost"}, set())
             self.assertEqual(run.leftovers(pids.values()), [])
+
+    def test_ends_with_3_and_the_reason_when_output_cannot_be_written(self):
+        run = self.start(LOCAL1, [HEN])
+        run.finish()
+        for redirect, reason in ((">/dev/full", "No space left on device"), ("--output /dev/full", "No space left on device"), (">&-", "standard output is closed")):
+            done = subprocess.run(["sh", "-c", f'exec "$@" {redirect}', "sh", DILAUNCH, "run", LOCAL1, "--prompts", run.prompts, "--quiet"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 3, redirect)
+            self.assertIn(reason, done.stderr.splitlines()[-1])
+
+    def test_ends_quietly_when_the_reader_has_gone(self):
+        run = self.start(LOCAL1, [HEN, {**LONG[0], "max_tokens": 200}, LONG[1]], "--quiet")
+        run.until(lambda r: b"clucks" in r.out)
+        run.p.stdout.close()
+        self.assertEqual(run.p.wait(100), 0)  # at the second line, not the third
+        self.assertEqual(run.p.stderr.read(), b"")
+        self.assertEqual(run.leftovers(), [])
+
+    def test_takes_devices_and_warns_of_nothing_to_do(self):
+        run = self.start(LOCAL1, [HEN])
+        run.finish()
+        pipe = command("run", LOCAL1, "--prompts", "/dev/stdin", "--output", "-", "--quiet", text=json.dumps(HEN))
+        self.assertEqual(without_times([json.loads(pipe.stdout)]), without_times([json.loads(run.out)]))
+        empty = command("run", LOCAL1, "--prompts", "/dev/null", "--quiet")
+        self.assertEqual((empty.returncode, empty.stdout, empty.stderr), (0, "", "dilaunch: no prompts in /dev/null\n"))
+        same = command("run", LOCAL1, "--prompts", run.prompts, "--output", run.prompts)
+        self.assertEqual(same.returncode, 2)
+        self.assertIn("is the same file", same.stderr)
+        self.assertEqual(json.loads(open(run.prompts).read()), HEN)
 
     def test_ends_with_3_when_control_or_a_node_process_is_killed(self):
         for victim, topology in (("control", LOCAL2), ("node 1", TWO_NODES)):
@@ -170,8 +203,8 @@ class RunTest(unittest.TestCase):
         began = time.monotonic()
         code, answers, last = run.finish(20)
         self.assertLess(time.monotonic() - began, 2.0)
-        self.assertEqual((code, last), (3, "dilaunch: aborted by signal 15"))
-        self.assertEqual([a["id"] for a in answers], ["hen"])
+        self.assertEqual((code, last), (3, "dilaunch: aborted by signal 15; 8 of 9 prompts unanswered"))
+        self.assertEqual([a["id"] for a in answers], ["hen"] + [line["id"] for line in LONG])
         self.assertEqual(run.leftovers(pids.values()), [])
 
     def test_gives_running_requests_only_the_drain_timeout(self):
@@ -179,7 +212,7 @@ class RunTest(unittest.TestCase):
         run.until(lambda r: b"clucks" in r.out)
         run.p.send_signal(signal.SIGINT)
         code, _, last = run.finish(20)
-        self.assertEqual((code, last), (3, "dilaunch: requests still ran 200ms after the first signal"))
+        self.assertEqual((code, last), (3, "dilaunch: requests still ran 200ms after the first signal; 8 of 9 prompts unanswered"))
 
     def test_starts_nodes_through_ssh(self):
         run = self.start(LOCAL1, [HEN])

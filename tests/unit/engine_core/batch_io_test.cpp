@@ -131,6 +131,7 @@ TEST(batch_io, renders_one_choice_flat_and_several_as_a_list) {
   const auto flat = nlohmann::json::parse(render_completion(entry, one, nullptr, {}));
   EXPECT_EQ(flat["id"], "x");
   EXPECT_EQ(flat["ids"], (std::vector<int>{5, 6}));
+  EXPECT_EQ(flat["output_tokens"], 2); // as many as ids
   EXPECT_EQ(flat["finish_reason"], "stop");
   EXPECT_EQ(flat["logprobs"].size(), 2U);
   EXPECT_EQ(flat["logprobs"][1]["logprob"], -0.25);
@@ -139,9 +140,13 @@ TEST(batch_io, renders_one_choice_flat_and_several_as_a_list) {
   const auto list = nlohmann::json::parse(render_completion(entry, two, nullptr, {}));
   EXPECT_EQ(list["choices"].size(), 2U);
   EXPECT_EQ(list["choices"][1]["index"], 1);
+  EXPECT_EQ(list["output_tokens"], 4);
   entry.refused = error{ec::bad_argument, "n: 0"};
   const auto refused = nlohmann::json::parse(render_refusal(entry));
   EXPECT_EQ(refused["error"]["message"], "line 3: n: 0");
+  EXPECT_EQ(refused["id"], "x");
+  entry.id.clear();
+  EXPECT_EQ(nlohmann::json::parse(render_refusal(entry))["id"], nullptr);
 }
 
 TEST(batch_io, survives_any_line) {

@@ -127,7 +127,8 @@ TEST(serving, keeps_order_and_reports_bad_lines) {
   EXPECT_EQ(got[0]["id"], 1);
   EXPECT_EQ(got[1]["line"], 3);
   EXPECT_EQ(got[1]["error"]["message"], "line 3: prompt: expected a string, found number");
-  EXPECT_EQ(got[2]["id"], 4); // the line's number stands for the missing id
+  EXPECT_EQ(got[2]["id"], nullptr); // it has none that could be read
+  EXPECT_EQ(got[2]["line"], 4);
   EXPECT_EQ(got[2]["error"]["code"], "bad_format");
   EXPECT_EQ(got[3]["ids"].size(), 1U);
   EXPECT_EQ(got[4]["error"]["code"], "context_exceeded");

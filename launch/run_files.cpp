@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening and comparing the files of a batch.
+#include "launch/run_files.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace di::launch {
+namespace {
+
+constexpr std::size_t input_bytes_max = 1U << 30U;
+
+/// How another process of this user reaches our descriptor.
+std::string seen_from_outside(const unique_fd& fd) {
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), fd.get());
+}
+
+bool same_regular_file(int a, int b) {
+  struct stat x {
+  }, y{};
+  return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && S_ISREG(x.st_mode) && S_ISREG(y.st_mode)
+         && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+} // namespace
+
+result<void> run_files::open_prompts(const std::string& path) {
+  prompts_ = unique_fd{path == "-" ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                                   : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat about {};
+  if (!prompts_ || ::fstat(prompts_.get(), &about) != 0)
+    return fail(ec::io_error, "--prompts {}: {}", path, std::strerror(errno));
+  if (S_ISDIR(about.st_mode))
+    return fail(ec::bad_argument, "--prompts {}: is a folder", path);
+  if (S_ISREG(about.st_mode) && path != "-")
+    return {};
+  DI_TRY(const auto text, read_all(prompts_.get(), input_bytes_max));
+  // The regular file behind "-" stays the one to compare with: the copy is only what is read.
+  DI_TRY(auto copy, sealed_memory("di-prompts", text));
+  if (!S_ISREG(about.st_mode)) {
+    prompts_ = std::move(copy);
+    return {};
+  }
+  copy_ = std::move(copy);
+  return {};
+}
+
+result<batch_boot> run_files::open(const std::string& prompts, const std::string& output) {
+  batch_boot b;
+  b.prompts_name = prompts == "-" ? "standard input" : prompts;
+  DI_TRY_VOID(open_prompts(prompts));
+  b.prompts = seen_from_outside(copy_ ? copy_ : prompts_);
+  if (output.empty() || output == "-")
+    return b;
+  output_ = unique_fd{::open(output.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)};
+  if (!output_)
+    return fail(ec::io_error, "--output {}: {}", output, std::strerror(errno));
+  if (same_regular_file(prompts_.get(), output_.get()))
+    return fail(ec::bad_argument, "--output {}: is the same file as --prompts {}", output, prompts);
+  b.output = seen_from_outside(output_);
+  return b;
+}
+
+bool fill_standard_descriptors() {
+  const bool has_stdout = ::fcntl(STDOUT_FILENO, F_GETFD) != -1;
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) == -1)
+      (void)::open("/dev/null", O_RDWR); // the lowest free number: this one
+  return has_stdout;
+}
+
+} // namespace di::launch
