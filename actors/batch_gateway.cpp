@@ -11,7 +11,19 @@ namespace di::actors {
 
 namespace {
 constexpr duration show_every = std::chrono::milliseconds{200};
+
+/// Ends the choices that have not ended. @return whether there was one
+bool end_all(std::vector<engine::collected_choice>& choices) {
+  bool any = false;
+  for (engine::collected_choice& c : choices)
+    if (c.end.reason == proto::finish_reason::none) {
+      any = true;
+      c.end = {proto::finish_reason::error, -1, 0, ec::cancelled,
+               "the run ended before this request did"};
+    }
+  return any;
 }
+} // namespace
 
 batch_gateway_actor::batch_gateway_actor(batch_parts parts)
     : parts_{std::move(parts)},
@@ -22,38 +34,32 @@ batch_gateway_actor::batch_gateway_actor(batch_parts parts)
 }
 
 batch_gateway_actor::~batch_gateway_actor() {
-  if (finished_)
-    return;
-  const std::size_t unanswered = write_rest();
-  if (parts_.broke_off && unanswered > 0)
-    parts_.broke_off(unanswered, entries_.size());
+  if (!finished_)
+    break_off();
 }
 
 /// What has ended is not lost because something before it has not; the others say that they have
-/// not ended. @return entries without an answer, or whose answer could not be written
-std::size_t batch_gateway_actor::write_rest() {
+/// not ended. The count goes first: there may be no time for all lines.
+void batch_gateway_actor::break_off() {
   std::size_t unanswered = 0;
-  for (; written_ < entries_.size() && !write_failed_; ++written_) {
-    const engine::batch_entry& entry = entries_[written_];
-    if (entry.refused) {
-      (void)write_line(render_refusal(entry));
-      continue;
-    }
-    auto choices = core_.take_anyway();
-    DI_CHECK(choices.has_value());
-    bool whole = true;
-    for (engine::collected_choice& c : *choices)
-      if (c.end.reason == proto::finish_reason::none) {
-        whole = false;
-        c.end = {proto::finish_reason::error, -1, 0, ec::cancelled,
-                 "the run ended before this request did"};
+  std::vector<std::vector<engine::collected_choice>> rest(entries_.size() - written_);
+  if (write_failed_) {
+    unanswered = rest.size();
+  } else {
+    for (std::size_t i = 0; i < rest.size(); ++i)
+      if (!entries_[written_ + i].refused) {
+        rest[i] = core_.take_anyway().value();
+        unanswered += end_all(rest[i]);
       }
-    unanswered += !whole;
-    const auto written =
-        write_line(render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids));
-    unanswered += whole && !written;
   }
-  return unanswered + (entries_.size() - written_);
+  if (parts_.broke_off && unanswered > 0)
+    parts_.broke_off(unanswered, entries_.size());
+  for (std::size_t i = 0; i < rest.size() && !write_failed_; ++i) {
+    const engine::batch_entry& entry = entries_[written_ + i];
+    (void)write_line(entry.refused
+                         ? render_refusal(entry)
+                         : render_completion(entry, rest[i], parts_.words.get(), parts_.eos_ids));
+  }
 }
 
 result<void> batch_gateway_actor::begin(instant now, outbox& out) {

@@ -25,6 +25,7 @@ struct batch_parts {
   /// Once, after the last line is written; `failed` counts refused lines too.
   std::function<void(const proto::batch_finished&)> finished;
   /// Once, if the actor ends before the batch does: how many of how many lines have no answer.
+  /// Before the lines that say so are written.
   std::function<void(std::size_t unanswered, std::size_t lines)> broke_off;
 };
 
@@ -52,7 +53,7 @@ private:
   result<void> begin(instant now, outbox& out);
   result<void> write_ready();
   result<void> write_line(const std::string& line);
-  std::size_t write_rest();
+  void break_off();
   void show(instant now);
   void finish_if_done(instant now);
 

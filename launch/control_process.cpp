@@ -195,8 +195,11 @@ result<void> start(child_context& c, batch_files& files,
 int control_process(child_context& c, end_latch& latch) {
   batch_files files;
   std::unique_ptr<actors::local_launcher> launcher;
-  if (const auto started = start(c, files, launcher, latch); !started.ok())
+  if (const auto started = start(c, files, launcher, latch); !started.ok()) {
+    if (c.system && !c.system->stop_all(1s)) // actors use what goes with this function
+      ::_exit(give_up(started.error()));
     return give_up(started.error());
+  }
   const auto verdict = latch.wait([&] {
     log::warn("drain_requested");
     envelope mail;
