@@ -176,7 +176,7 @@ int run_agent(const agent_options& options) {
     return complain(exit_gave_up, voice.error().what);
   const auto node = (*voice)->ask(options, options.wait);
   if (!node.ok())
-    return complain(exit_gave_up,
+    return complain(node.error().code == ec::bad_argument ? exit_usage : exit_gave_up,
                     fmt::format("{}: {}", token->launcher.control_endpoint, node.error().render()));
   const auto program = own_program();
   if (!program.ok())

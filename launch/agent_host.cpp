@@ -43,13 +43,9 @@ std::uint32_t agent_port(const topology& t, const cluster_plan& plan) {
   return t.port_base + 2 * (1 + static_cast<std::uint32_t>(plan.ranks.size()));
 }
 
-agent_host::agent_host(poll_loop& loop, const cluster_plan& plan, std::string token_file,
-                       remote_events events, joined_fn joined)
-    : loop_{loop},
-      plan_{plan},
-      token_file_{std::move(token_file)},
-      events_{std::move(events)},
-      joined_{std::move(joined)} {
+agent_host::agent_host(poll_loop& loop, const cluster_plan& plan, remote_events events,
+                       joined_fn joined)
+    : loop_{loop}, plan_{plan}, events_{std::move(events)}, joined_{std::move(joined)} {
 }
 
 result<std::unique_ptr<agent_host>> agent_host::make(poll_loop& loop, const topology& t,
@@ -71,19 +67,21 @@ result<std::unique_ptr<agent_host>> agent_host::make(poll_loop& loop, const topo
   o.codecs = std::make_shared<const wire::codec_table>(wire::builtin_codecs());
   DI_TRY(auto office, bus::make_post_office(std::move(o)));
   std::unique_ptr<agent_host> host{
-      new agent_host{loop, plan, token_file, std::move(events), std::move(joined)}};
+      new agent_host{loop, plan, std::move(events), std::move(joined)}};
   host->office_ = std::move(office);
   host->self_ = host->office_->self();
   DI_TRY_VOID(host->office_->bind(
       launcher_path, [queue = host->mail_](envelope mail) { queue->put(std::move(mail)); }));
   loop.watch(host->mail_->fd(), [h = host.get()] { h->read_mail(); });
   DI_TRY_VOID(write_token(token_file, {host->self_, agent_keys}));
+  host->token_file_ = token_file;
   return host;
 }
 
 agent_host::~agent_host() {
   loop_.forget(mail_->fd());
-  ::unlink(token_file_.c_str());
+  if (!token_file_.empty())
+    ::unlink(token_file_.c_str());
 }
 
 void agent_host::read_mail() {
@@ -109,11 +107,11 @@ result<std::uint32_t> agent_host::pick(std::int64_t wanted, const std::string& h
   for (const auto& [prefix, node] : nodes_)
     taken.insert(node);
   if (wanted == 0)
-    return fail(ec::refused, "node 0 is the launcher itself");
+    return fail(ec::bad_argument, "node 0 is the launcher itself");
   if (wanted > 0) {
     if (static_cast<std::size_t>(wanted) >= plan_.nodes.size())
-      return fail(ec::not_found, "there is no node {}; the cluster has {}", wanted,
-                  plan_.nodes.size());
+      return fail(ec::bad_argument, "there is no node {}; the cluster has nodes 0 to {}", wanted,
+                  plan_.nodes.size() - 1);
     if (taken.contains(static_cast<std::uint32_t>(wanted)))
       return fail(ec::duplicate, "node {} has joined already", wanted);
     return static_cast<std::uint32_t>(wanted);

@@ -33,8 +33,7 @@ public:
   const bus::peer& self() const noexcept { return self_; }
 
 private:
-  agent_host(poll_loop& loop, const cluster_plan& plan, std::string token_file,
-             remote_events events, joined_fn joined);
+  agent_host(poll_loop& loop, const cluster_plan& plan, remote_events events, joined_fn joined);
   void read_mail();
   void on_join(const envelope& mail);
   result<std::uint32_t> pick(std::int64_t wanted, const std::string& host) const;
@@ -42,7 +41,7 @@ private:
 
   poll_loop& loop_;
   const cluster_plan& plan_;
-  std::string token_file_;
+  std::string token_file_; ///< empty until it is written: removed only if it is ours
   remote_events events_;
   joined_fn joined_;
   bus::peer self_;

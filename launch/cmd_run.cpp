@@ -4,7 +4,9 @@
 #include "launch/child_main.hpp"
 #include "launch/cluster.hpp"
 #include "launch/commands.hpp"
+#include "launch/join_token.hpp"
 #include "launch/node.hpp"
+#include "launch/preflight.hpp"
 #include "launch/process.hpp"
 #include "launch/run_files.hpp"
 #include "launch/units.hpp"
@@ -46,14 +48,13 @@ result<cluster_options> options_of(const run_arguments& a, run_files& files) {
   text << file.rdbuf();
   o.topology_text = text.str();
   o.sets = a.sets;
-  const auto model = engine::checkpoint::open(o.config.model_path);
-  if (!model.ok())
-    return fail(error{ec::bad_config, located(o.config, o.config.model_at, a.sets,
-                                              fmt::format("model.path {}: {}", o.config.model_path,
-                                                          model.error().what))});
-  DI_TRY(o.plan, make_plan(o.config, *model, this_machine()));
+  DI_TRY(const auto model, open_model(o.config));
+  DI_TRY(o.plan, make_plan(o.config, model, this_machine()));
+  DI_TRY_VOID(check_files(o.config));
   if (o.plan.launcher == launcher_kind::agent && o.plan.nodes.size() > 1 && a.token_file.empty())
     return fail(ec::bad_argument, "cluster.launcher agent needs --token-file FILE");
+  if (!a.token_file.empty())
+    DI_TRY_VOID(check_token_file(a.token_file));
   DI_TRY(o.program, own_program());
   DI_TRY(o.batch, files.open(a.prompts, a.output));
   o.batch.progress = ::isatty(STDERR_FILENO) == 1;

@@ -3,6 +3,7 @@
 #include "launch/commands.hpp"
 #include "launch/explain.hpp"
 #include "launch/plan.hpp"
+#include "launch/preflight.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -33,12 +34,9 @@ int complain(const error& e) {
 /// The plan of a topology with its model, or every error of both.
 result<std::pair<topology, cluster_plan>> plan_of(const topology_arguments& a) {
   DI_TRY(auto t, load_topology(a.file, a.sets));
-  const auto model = engine::checkpoint::open(t.model_path);
-  if (!model.ok())
-    return fail(error{ec::bad_config,
-                      located(t, t.model_at, a.sets,
-                              fmt::format("model.path {}: {}", t.model_path, model.error().what))});
-  DI_TRY(auto plan, make_plan(t, *model, this_machine()));
+  DI_TRY(const auto model, open_model(t));
+  DI_TRY(auto plan, make_plan(t, model, this_machine()));
+  DI_TRY_VOID(check_files(t));
   return std::pair{std::move(t), std::move(plan)};
 }
 
@@ -47,8 +45,12 @@ int validate(const topology_arguments& a) {
   if (!planned.ok())
     return complain(planned.error());
   const auto& [t, plan] = *planned;
-  print(stdout, fmt::format("{}: {} is valid: {} nodes, {} ranks, model {}\n", a.file, t.name,
-                            plan.nodes.size(), plan.ranks.size(), t.model_path));
+  const auto count = [](std::size_t n, std::string_view what) {
+    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+  };
+  print(stdout, fmt::format("{}: {} is valid: {}, {}, model {}\n", a.file, t.name,
+                            count(plan.nodes.size(), "node"), count(plan.ranks.size(), "rank"),
+                            t.model_path));
   return 0;
 }
 

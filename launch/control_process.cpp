@@ -6,6 +6,7 @@
 #include "actors/telemetry.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
+#include "launch/preflight.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/proto/gateway.hpp"
 
@@ -96,24 +97,6 @@ result<void> join(child_context& c, end_latch& latch) {
   m.life = c.boot.life;
   m.counters = &c.system->counters();
   return c.system->spawn("/control/sampler", actors::make_sampler(std::move(m)));
-}
-
-std::vector<actors::user_actor> user_actors(const topology& t) {
-  std::vector<actors::user_actor> out;
-  for (const auto& a : t.actors) {
-    actors::user_actor u;
-    u.kind = a.kind;
-    u.at = a.at;
-    u.where = a.where.set == 0 ? fmt::format("{}:{}:{}", t.file, a.where.line, a.where.column)
-                               : fmt::format("--set {}", a.where.set);
-    for (const auto& [key, value] : a.config)
-      u.config.push_back({key, value, u.where});
-    u.listen = a.listen;
-    u.restarts_max = a.restart_max;
-    u.restart_window = std::chrono::milliseconds{a.restart_window_ms};
-    out.push_back(std::move(u));
-  }
-  return out;
 }
 
 /// Lines of a prompts file that will not be answered, to the user: a few of them, then a count.

@@ -8,15 +8,29 @@
 #include <nlohmann/json.hpp>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
 
 namespace di::launch {
 
 using nlohmann::json;
+
+result<void> check_token_file(const std::string& file) {
+  struct stat s {};
+  if (::lstat(file.c_str(), &s) == 0)
+    return fail(ec::duplicate,
+                "token file {}: exists already; name a new one, or remove it if no run uses it",
+                file);
+  if (errno != ENOENT)
+    return fail(ec::io_error, "token file {}: {}", file, std::strerror(errno));
+  const auto folder = std::filesystem::absolute(file).parent_path().string();
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    return fail(ec::io_error, "token file {}: folder {}: {}", file, folder, std::strerror(errno));
+  return {};
+}
 
 result<void> write_token(const std::string& file, const join_token& t) {
   const json j{{"prefix", t.launcher.prefix},
@@ -31,12 +45,16 @@ result<void> write_token(const std::string& file, const join_token& t) {
   const unique_fd fd{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
   if (!fd)
     return fail(ec::io_error, "token file {}: {}", file, std::strerror(errno));
-  DI_TRY_VOID(write_all(fd.get(), j.dump() + "\n"));
-  if (std::rename(fresh.c_str(), file.c_str()) != 0) {
-    const int code = errno;
+  if (const auto written = write_all(fd.get(), j.dump() + "\n"); !written.ok()) {
     ::unlink(fresh.c_str());
-    return fail(ec::io_error, "token file {}: {}", file, std::strerror(code));
+    return fail(ec::io_error, "token file {}: {}", file, written.error().what);
   }
+  // Complete at once, and never in place of a file that is there.
+  const int code = ::link(fresh.c_str(), file.c_str()) == 0 ? 0 : errno;
+  ::unlink(fresh.c_str());
+  if (code != 0)
+    return fail(code == EEXIST ? ec::duplicate : ec::io_error, "token file {}: {}", file,
+                std::strerror(code));
   return {};
 }
 

@@ -14,7 +14,10 @@ struct join_token {
   bus::curve_keys keys; ///< of all agents of this run
 };
 
-/// Replaces the file; nobody else can read it at any moment. @errors io_error
+/// Before a run starts: nothing is at `file`, and its folder can be written to.
+/// @errors duplicate, io_error
+result<void> check_token_file(const std::string& file);
+/// Makes the file; nobody else can read it at any moment. @errors io_error, duplicate (it exists)
 result<void> write_token(const std::string& file, const join_token& token);
 /// @errors io_error, bad_format, refused (others may read it)
 result<join_token> read_token(const std::string& file);

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +19,23 @@
 namespace di::launch {
 namespace {
 
+/// Descriptors a process of a run must be able to have: become() parks some at 64 and above, the
+/// rest are sockets and pipes.
+constexpr rlim_t descriptors_min = 128;
+
+/// Empty, or that so few descriptors are allowed that this is why a call failed.
+std::string descriptor_shortage() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= descriptors_min)
+    return {};
+  return fmt::format("a process may open {} descriptors, at least {} are needed (ulimit -n {})",
+                     limit.rlim_cur, descriptors_min, descriptors_min);
+}
+
 failure system_failure(std::string_view call) {
+  if (errno == EMFILE)
+    if (const auto why = descriptor_shortage(); !why.empty())
+      return fail(ec::limit_exceeded, "{}: {}", call, why);
   return fail(ec::io_error, "{}: {} (errno {})", call, std::strerror(errno), errno);
 }
 
@@ -89,6 +106,9 @@ std::string to_string(const exit_state& state) {
 }
 
 result<child_process> child_process::start(const process_options& options) {
+  if (const auto why = descriptor_shortage(); !why.empty())
+    return fail(ec::limit_exceeded, "cannot start {}: {}",
+                options.argv.empty() ? "" : options.argv[0], why);
   child_process c;
   pipe_ends in, out, err, status, report;
   if (options.pipe_stdin) {

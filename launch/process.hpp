@@ -66,7 +66,8 @@ struct process_options {
 /// Destruction kills and reaps a child that still runs.
 class child_process {
 public:
-  /// @errors io_error: a call failed, or the program cannot be executed (reported here, not later)
+  /// @errors io_error: a call failed, or the program cannot be executed (reported here, not later);
+  /// limit_exceeded: too few descriptors are allowed
   static result<child_process> start(const process_options& options);
 
   child_process(child_process&& other) noexcept;

@@ -194,8 +194,10 @@ private:
         flatten(item, shown, key, index);
       else if (item.kind == yaml_kind::sequence)
         add(item.at, "{}.{} must be a single value, not a list", shown, key);
-      else
+      else {
+        t_.places[join(shown, key)] = item.at;
         t_.actors[index].config.emplace_back(key, item.text);
+      }
     }
   }
 
