@@ -10,7 +10,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <thread>
 #include <unistd.h>
@@ -69,9 +73,46 @@ result<std::string> config_text(const checkpoint_make_options& o) {
 }
 
 void print(const engine::synthetic_summary& s, const checkpoint_make_options& o) {
-  fmt::print("{} tensors, {} parameters, {} payload bytes ({:.3f} GiB), {} shard(s), seed {}\n",
+  fmt::print("{} tensors, {} parameters, {} payload bytes ({:.3f} GiB), {} shard{}, seed {}\n",
              s.tensors, s.parameters, s.data_bytes,
-             static_cast<double>(s.data_bytes) / (1ULL << 30), o.shards, o.seed);
+             static_cast<double>(s.data_bytes) / (1ULL << 30), o.shards, o.shards == 1 ? "" : "s",
+             o.seed);
+}
+
+/// Makes the directory; refuses one that cannot be written to or holds a checkpoint.
+result<void> prepare(const checkpoint_make_options& o) {
+  namespace fs = std::filesystem;
+  std::error_code why;
+  fs::create_directories(o.out, why);
+  if (why)
+    return fail(ec::bad_argument, "--out {}: {}", o.out, why.message());
+  if (::access(o.out.c_str(), W_OK | X_OK) != 0)
+    return fail(ec::bad_argument, "--out {}: {}", o.out, std::strerror(errno));
+  for (const auto& entry : fs::directory_iterator{o.out, why}) {
+    const auto name = entry.path().filename().string();
+    if (!o.force && (name == "config.json" || name.ends_with(".safetensors")))
+      return fail(ec::bad_argument, "--out {}: holds {} already; another directory, or --force",
+                  o.out, name);
+  }
+  return {};
+}
+
+/// Shards beside the checkpoint that its index does not name, e.g. of an earlier one.
+void find_stray_shards(const engine::checkpoint& c, const std::string& dir,
+                       engine::problem_list& problems) {
+  std::error_code ignored;
+  const auto files = c.files();
+  std::vector<std::string> strays;
+  for (const auto& entry : std::filesystem::directory_iterator{dir, ignored}) {
+    auto name = entry.path().filename().string();
+    if (name.ends_with(".safetensors")
+        && std::find(files.begin(), files.end(), name) == files.end())
+      strays.push_back(std::move(name));
+  }
+  std::sort(strays.begin(), strays.end());
+  for (const auto& name : strays)
+    problems.add(ec::bad_format, "{}: no shard of this checkpoint: the index does not name it",
+                 name);
 }
 
 } // namespace
@@ -93,24 +134,46 @@ int run_checkpoint_make(const checkpoint_make_options& o) {
     return report(plan.error(), exit_bad_arguments);
   if (o.list)
     fmt::print("{}", engine::render_tensor_list(engine::parse_model_spec(s.config_text).value()));
-  print(*plan, o);
-  if (o.dry_run)
+  if (o.dry_run) {
+    print(*plan, o);
     return exit_done;
+  }
+  if (const auto ready = prepare(o); !ready.ok())
+    return report(ready.error(), exit_bad_arguments);
   progress_bar bar{"writing"};
   s.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar(done, total); };
   const auto made = engine::write_synthetic(s, o.out);
   if (!made.ok())
     return report(made.error(), exit_check_failed);
+  print(*plan, o);
   return exit_done;
 }
 
 int run_checkpoint_check(const checkpoint_check_options& o) {
   if (o.ep < 1)
     return report({ec::bad_argument, "--ep: expected at least 1, found 0"}, exit_bad_arguments);
+  if (o.context < 0)
+    return report(
+        {ec::bad_argument, fmt::format("--context: expected at least 0, found {}", o.context)},
+        exit_bad_arguments);
+  if (std::error_code ignored; !std::filesystem::is_directory(o.dir, ignored))
+    return report({ec::bad_argument, fmt::format("{}: no such directory", o.dir)},
+                  exit_bad_arguments);
   engine::problem_list problems;
   const auto c = engine::checkpoint::inspect(o.dir, problems);
   if (c) {
-    fmt::print("{}", engine::render_report(*c, {o.ep, o.redundant, o.context}));
+    const auto& spec = c->spec();
+    if (o.context > spec.max_position_embeddings)
+      return report(
+          {ec::bad_argument, fmt::format("--context: expected at most the model's {}, found {}",
+                                         spec.max_position_embeddings, o.context)},
+          exit_bad_arguments);
+    fmt::print("{}", engine::render_report(
+                         *c, {o.ep, o.redundant, static_cast<std::uint64_t>(o.context)}));
+    if (std::int64_t{o.ep} > spec.n_routed_experts)
+      fmt::print("note: {} ranks, but only {} routed experts in a layer: ranks share experts\n",
+                 o.ep, spec.n_routed_experts);
+    find_stray_shards(*c, o.dir, problems);
     if (o.values) {
       progress_bar bar{"reading"};
       engine::check_values(*c, problems,
@@ -142,6 +205,7 @@ CLI::App& add_checkpoint_commands(CLI::App& app, int& exit_code) {
   make->add_option("--shards", m->shards, "number of files")->capture_default_str();
   make->add_option("--threads", m->threads, "0: one per core")->capture_default_str();
   make->add_flag("--dry-run", m->dry_run, "print totals, write nothing");
+  make->add_flag("--force", m->force, "write although the directory holds a checkpoint");
   make->add_flag("--list", m->list, "print every tensor");
   make->callback([m, &exit_code] { exit_code = run_checkpoint_make(*m); });
 

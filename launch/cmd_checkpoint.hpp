@@ -20,18 +20,20 @@ struct checkpoint_make_options {
   unsigned threads = 0;     ///< 0: as many as the machine has cores
   bool dry_run = false;     ///< only totals
   bool list = false;        ///< print every tensor
+  bool force = false;       ///< write although the directory holds a checkpoint
 };
 
 struct checkpoint_check_options {
   std::string dir;
   std::uint32_t ep = 1;        ///< [ranks] for the memory lines
   std::uint32_t redundant = 0; ///< [experts] per layer
-  std::uint64_t context = 0;   ///< [tokens] for the KV line; 0: the model's maximum
+  std::int64_t context = 0;    ///< [tokens] for the KV line; 0: the model's maximum
   bool values = false;         ///< read all data and look for NaN
 };
 
 /// Reports on stdout, errors and progress on stderr; a progress bar only on a terminal.
-/// @return exit code: 0 done, 2 bad arguments or an illegal config, 4 writing failed
+/// @return exit code: 0 done, 2 bad arguments, an illegal config or no directory to write to, 4
+/// writing failed
 int run_checkpoint_make(const checkpoint_make_options& options);
 
 /// Prints the report, then every defect.

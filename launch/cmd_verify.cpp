@@ -27,6 +27,9 @@ int refuse(const error& e) {
 } // namespace
 
 int run_checkpoint_verify(const checkpoint_verify_options& options) {
+  if (options.threads < 1 || options.threads > 1024)
+    return refuse({ec::bad_argument,
+                   fmt::format("--threads: expected 1 to 1024, found {}", options.threads)});
   const auto model = engine::loaded_model::load(options.dir);
   if (!model.ok())
     return refuse(model.error());

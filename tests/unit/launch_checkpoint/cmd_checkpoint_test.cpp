@@ -45,7 +45,7 @@ TEST(checkpoint_commands, make_and_check_a_preset) {
   const auto made = dilaunch("checkpoint make --preset tiny --shards 2 --out " + dir.path());
   EXPECT_EQ(made.code, 0);
   EXPECT_EQ(made.out, "1212 tensors, 18825292 parameters, 14413498 payload bytes (0.013 GiB), 2 "
-                      "shard(s), seed 1\n");
+                      "shards, seed 1\n");
   EXPECT_EQ(made.err, "") << "no progress bar but on a terminal";
   const auto checked = dilaunch("checkpoint check --ep 4 --values " + dir.path());
   EXPECT_EQ(checked.code, 0) << checked.err;
@@ -64,7 +64,7 @@ TEST(checkpoint_commands, report_defects_with_exit_code_4) {
   EXPECT_EQ(checked.code, 4);
   EXPECT_NE(checked.err.find("not_found: engram_token_map.i32: expected 1024"), std::string::npos);
   EXPECT_NE(checked.err.find("\n1 defect\n"), std::string::npos);
-  EXPECT_EQ(dilaunch("checkpoint check /no/such/dir").code, 4);
+  EXPECT_EQ(dilaunch("checkpoint check /no/such/dir").code, 2);
 }
 
 TEST(checkpoint_commands, find_values_that_are_no_numbers) {
@@ -106,6 +106,29 @@ TEST(checkpoint_commands, refuse_bad_arguments_with_exit_code_2) {
   EXPECT_EQ(dilaunch("checkpoint make --preset tiny --frobnicate").code, 2);
   EXPECT_EQ(dilaunch("checkpoint").code, 2);
   EXPECT_EQ(dilaunch("checkpoint check").code, 2);
+}
+
+TEST(checkpoint_commands, refuse_numbers_and_folders_that_make_no_sense) {
+  const di::testing::temporary_directory dir{"cmd_numbers"};
+  ASSERT_EQ(dilaunch("checkpoint make --preset tiny --out " + dir.path()).code, 0);
+  const auto again = dilaunch("checkpoint make --preset tiny --out " + dir.path());
+  EXPECT_EQ(again.code, 2);
+  EXPECT_EQ(again.out, "");
+  EXPECT_EQ(dilaunch("checkpoint make --preset tiny --force --out " + dir.path()).code, 0);
+  const auto unwritable = dilaunch("checkpoint make --preset tiny --out /proc/x");
+  EXPECT_EQ(unwritable.code, 2);
+  EXPECT_EQ(unwritable.out, "");
+  EXPECT_EQ(dilaunch("checkpoint check --context -1 " + dir.path()).code, 2);
+  EXPECT_NE(dilaunch("checkpoint check --context 99999999 " + dir.path())
+                .err.find("expected at most the model's"),
+            std::string::npos);
+  EXPECT_NE(dilaunch("checkpoint check --ep 1000 " + dir.path()).out.find("note: 1000 ranks"),
+            std::string::npos);
+  EXPECT_EQ(dilaunch("checkpoint verify --threads 0 --golden /x " + dir.path()).code, 2);
+  std::ofstream{dir.path() + "/model-00009-of-00009.safetensors"} << "x";
+  const auto stray = dilaunch("checkpoint check " + dir.path());
+  EXPECT_EQ(stray.code, 4);
+  EXPECT_NE(stray.err.find("model-00009-of-00009.safetensors: no shard"), std::string::npos);
 }
 
 TEST(checkpoint_commands, refuse_illegal_configs) {
