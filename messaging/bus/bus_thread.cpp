@@ -119,6 +119,7 @@ void bus_thread::close(std::shared_ptr<link> l) {
 }
 
 void bus_thread::wake() {
+  look_again_.store(true);
   wake_.notify();
 }
 
@@ -131,16 +132,17 @@ void bus_thread::run() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   pthread_setname_np(pthread_self(), "bus");
   for (;;) {
+    look_again_.store(false);
     const instant now = real_env().now();
     std::optional<instant> due = events_.on_time(now);
     tend_links(now);
     if (const auto link_due = next_link_due(now); link_due && (!due || *link_due < *due))
       due = link_due;
     wake_.arm();
-    bool busy = false;
+    bool busy = look_again_.load(); // a deadline came between on_time() and arm()
     {
       const std::lock_guard lock{guard_};
-      busy = !posted_.empty();
+      busy = busy || !posted_.empty();
       if (stopping_)
         break;
     }

@@ -8,6 +8,7 @@
 #include "messaging/bus/zap_handler.hpp"
 #include "messaging/wire/frame.hpp"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -111,6 +112,7 @@ private:
   zap_handler zap_;
   std::array<socket, lanes> routers_;
   wake_event wake_;
+  std::atomic<bool> look_again_{false}; ///< deadlines have changed since they were looked at
   std::unordered_map<link*, std::shared_ptr<link>> open_; ///< links with sockets or mail
   std::unordered_map<incarnation, incoming> incoming_;
   std::vector<zmq_pollitem_t> items_;

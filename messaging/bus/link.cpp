@@ -43,6 +43,7 @@ bool link::reserve(lane l, std::uint64_t bytes) noexcept {
   if (fits && mails < options_.credit_mails[i])
     return true;
   forget(s, bytes, 1);
+  s.starved.store(true);
   return false;
 }
 
@@ -68,7 +69,7 @@ bool link::short_of_credit(lane l) const noexcept {
   const lane_state& s = lane_of(l);
   const auto i = static_cast<std::size_t>(l);
   return s.to_peer
-         && (s.bytes_in_flight.load() > options_.credit_bytes[i] / 2
+         && (s.starved.load() || s.bytes_in_flight.load() > options_.credit_bytes[i] / 2
              || s.mails_in_flight.load() > options_.credit_mails[i] / 2);
 }
 
@@ -82,6 +83,7 @@ bool link::asks_for_credit(lane l, instant now) {
   if (!short_of_credit(l) || !s.mails.empty() || now < s.asked)
     return false;
   s.asked = now + limits::credit_probe_wait;
+  s.starved.store(false); // the grant frees all that the peer has received
   return true;
 }
 

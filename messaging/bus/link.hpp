@@ -100,7 +100,8 @@ public:
   void granted(lane l, std::uint64_t sequence);
   /// A lane that waits for credit shall ask for it: true at most every credit_probe_wait.
   bool asks_for_credit(lane l, instant now);
-  /// More than half of a lane's credit is in flight: grants must come, or be asked for.
+  /// More than half of a lane's credit is in flight, or a mail found none: grants must come, or be
+  /// asked for.
   bool short_of_credit() const noexcept;
   /// Drops queued mail and closes the sockets. Gives the request numbers of what was dropped.
   std::vector<std::uint64_t> close(bool linger);
@@ -120,6 +121,7 @@ private:
     std::deque<unacknowledged> sent;
     std::uint64_t next_sequence = 1;
     std::atomic<std::uint64_t> bytes_in_flight{0}, mails_in_flight{0};
+    std::atomic<bool> starved{false}; ///< a mail found no credit since the last question for it
     instant asked{};
     bool greeted = false;
   };

@@ -4,10 +4,20 @@
 #include "messaging/base/probe.hpp"
 #include "messaging/bus/office.hpp"
 #include "messaging/proto/bus.hpp"
+#include "messaging/proto/expert_shard.hpp"
 
 #include <fmt/format.h>
 
 namespace di::bus {
+namespace {
+
+/// Tells that answer a call: the call has reserved their room, so they never wait for credit.
+bool answers_a_call(wire_id id) noexcept {
+  return id == proto::expert_rows::wire || id == proto::expert_moved::wire
+         || id == proto::expert_failed::wire || id == proto::call_known::wire;
+}
+
+} // namespace
 
 office::destination office::find(const address& to) const {
   const std::shared_lock lock{guard_};
@@ -42,7 +52,7 @@ result<void> office::post(envelope mail) {
   }
   if (to.remote == nullptr)
     return fail(ec::not_found, "nobody is known at {}", mail.to);
-  return ship(to.remote, mail, true);
+  return ship(to.remote, mail, !answers_a_call(mail.body.id()));
 }
 
 result<void> office::post_request(envelope&& mail) {
@@ -136,6 +146,7 @@ result<void> office::ship(const link_ptr& to, const envelope& mail, bool needs_c
     to->count(which, o.bytes);
   } else if (!to->reserve(which, o.bytes)) {
     reached("bus.credit_exhausted");
+    bus_.wake(); // to ask for credit
     return fail(ec::limit_exceeded, "{} bytes to {} exceed the credit of its {} lane", o.bytes,
                 mail.to, which == lane::bulk ? "bulk" : "control");
   }

@@ -6,6 +6,7 @@
 #include "messaging/bus/start_checks.hpp"
 #include "messaging/bus/zmq_socket.hpp"
 #include "messaging/proto/bus.hpp"
+#include "messaging/proto/expert_shard.hpp"
 #include "tests/support/bus_pair.hpp"
 
 #include <gtest/gtest.h>
@@ -351,6 +352,48 @@ TEST(bus_credit, bounds_what_is_in_flight_and_comes_back) {
     }));
   EXPECT_TRUE(eventually([&] { return b.size() >= 190; }));
   EXPECT_EQ(right->stats().sequence_gaps, 0u);
+}
+
+struct little_credit : ::testing::Test {
+  void SetUp() override {
+    auto options = ipc_options(dir, "/rank/1");
+    options.bulk_credit_bytes = 1 << 20;
+    right = start(options);
+    options = ipc_options(dir, "/control");
+    options.bulk_credit_bytes = 1 << 20;
+    left = start(options);
+    ASSERT_TRUE(right->bind("/rank/1/b", b.deliver()).ok());
+    ASSERT_TRUE(left->add_route(right->self()).ok());
+  }
+  static shared_bytes bytes(std::size_t n) {
+    return shared_bytes::adopt(std::vector<char>(n, 'r'));
+  }
+  run_dir dir;
+  mailbox b;
+  std::unique_ptr<bus::post_office> left, right;
+};
+
+TEST_F(little_credit, lets_answers_to_calls_pass) {
+  for (const std::size_t size : {1'000u, 3u << 19})
+    ASSERT_TRUE(left->post(tell("/rank/1/b", "/control/a",
+                                proto::expert_rows{call_id{size}, rank_id{0}, {}, bytes(size)}))
+                    .ok());
+  for (const std::size_t size : {1'000u, 3u << 19}) {
+    const auto got = b.next();
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->body.as<proto::expert_rows>()->rows.size(), size);
+  }
+}
+
+TEST_F(little_credit, is_asked_for_by_what_found_none) {
+  // Too little in flight for a grant of its own accord, and yet in the way of what exceeds all.
+  ASSERT_TRUE(left->post(tell("/rank/1/b", "/control/a", rows{1, bytes(1'000)})).ok());
+  ASSERT_TRUE(b.next().has_value());
+  ASSERT_FALSE(left->post(tell("/rank/1/b", "/control/a", rows{2, bytes(3u << 19)})).ok());
+  ASSERT_TRUE(eventually([&] {
+    return left->post(tell("/rank/1/b", "/control/a", rows{2, bytes(3u << 19)})).ok();
+  }));
+  EXPECT_TRUE(b.next().has_value());
 }
 
 TEST(bus_links, bounce_requests_to_who_was_never_there_and_revive_when_it_comes) {
