@@ -13,7 +13,8 @@ using engine::step_state;
 rank_actor::rank_actor(rank_parts parts)
     : parts_{std::move(parts)},
       core_{parts_.options, parts_.samplers},
-      calls_{parts_.options.rank, parts_.ask_after} {
+      calls_{parts_.options.rank,
+             {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max}} {
 }
 
 // --- mail that the core decides about
@@ -55,10 +56,10 @@ result<void> rank_actor::on_due(timer which, instant now, outbox& out) {
     out.send(engine::shard_path(call->holder.rank),
              proto::ask_call{call->id, parts_.options.rank, parts_.options.life});
   }
-  if (reader_)
+  for (const call_id reader : readers_)
     out.send(engine::shard_path(parts_.options.rank),
-             proto::ask_call{*reader_, parts_.options.rank, parts_.options.life});
-  if (!calls_.complete() || reader_) {
+             proto::ask_call{reader, parts_.options.rank, parts_.options.life});
+  if (!calls_.complete() || !readers_.empty()) {
     out.arm({ask_due, 0}, parts_.ask_after);
     ask_armed_ = true;
   }
@@ -109,7 +110,8 @@ result<proto::rank_state> rank_actor::on(const proto::get_rank&) const {
 
 /// Work goes behind the mail that is waiting already, so that a step takes all that has come.
 void rank_actor::wake(outbox& out) {
-  if (phase_ != phase::idle || reader_ || work_sent_ || !calls_.current() || !core_.has_work())
+  if (phase_ != phase::idle || !readers_.empty() || work_sent_ || !calls_.current()
+      || !core_.has_work())
     return;
   work_sent_ = true;
   out.send(engine::rank_path(parts_.options.rank), proto::work_due{core_.steps()});
@@ -117,7 +119,7 @@ void rank_actor::wake(outbox& out) {
 
 result<void> rank_actor::on(const proto::work_due&, instant now, outbox& out) {
   work_sent_ = false;
-  if (phase_ != phase::idle || reader_ || !calls_.current())
+  if (phase_ != phase::idle || !readers_.empty() || !calls_.current())
     return {};
   plan_ = core_.plan(now);
   if (plan_.segments.empty())
@@ -169,7 +171,7 @@ void rank_actor::go_on(result<step_state> state, outbox& out) {
 /// Begins the calls of a layer. @return true if there is nothing to wait for
 result<bool> rank_actor::ask_experts(outbox& out) {
   const engine::expert_demand& d = parts_.runner->demand();
-  DI_TRY_VOID(calls_.begin({d.layer, d.rows, d.experts_per_token, d.experts}));
+  DI_TRY_VOID(calls_.begin({d.layer, d.rows, d.experts_per_token, d.experts, d.hidden}));
   send_calls(out);
   return calls_.complete();
 }
@@ -226,12 +228,10 @@ proto::expert_batch rank_actor::batch_of(const engine::expert_call& call) const 
   return m;
 }
 
-/// The own shard has answered, or does not have the call: nobody reads the failed step's rows.
+/// The own shard has answered, or does not have the call: it reads the failed step's rows no more.
 void rank_actor::reader_done(call_id call, outbox& out) {
-  if (reader_ != call)
-    return;
-  reader_.reset();
-  wake(out);
+  if (readers_.erase(call) == 1)
+    wake(out);
 }
 
 result<void> rank_actor::on(const proto::expert_rows& m, instant, outbox& out) {
@@ -313,9 +313,9 @@ void rank_actor::finish_step(outbox& out) {
 
 void rank_actor::fail_step(const error& why, outbox& out) {
   phase_ = phase::idle;
-  reader_ = calls_.local_open();
+  readers_ = calls_.local_open();
   calls_.abandon();
-  if (reader_ && !ask_armed_) {
+  if (!readers_.empty() && !ask_armed_) {
     out.arm({ask_due, 0}, parts_.ask_after);
     ask_armed_ = true;
   }

@@ -15,7 +15,7 @@
 #include "messaging/proto/rank.hpp"
 
 #include <memory>
-#include <optional>
+#include <set>
 #include <unordered_map>
 
 namespace di::actors {
@@ -27,8 +27,9 @@ struct rank_parts {
   engine::sampler_factory samplers;
   engine::kv_layout layout;
   std::unique_ptr<engine::page_pool> pool;
-  duration ask_after = std::chrono::milliseconds{500}; ///< expert calls without an answer
-  address listeners = topic_address;                   ///< gets step_finished; empty: nobody
+  duration ask_after = std::chrono::milliseconds{500};  ///< expert calls without an answer
+  std::size_t answer_bytes_max = std::size_t{16} << 20; ///< of one expert call
+  address listeners = topic_address;                    ///< gets step_finished; empty: nobody
 };
 
 /// One step at a time:
@@ -84,7 +85,7 @@ private:
   engine::step_plan plan_;
   instant step_began_;
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
-  std::optional<call_id> reader_; ///< call of a failed step whose rows the own shard may still read
+  std::set<call_id> readers_; ///< of a failed step whose rows the own shard may still read
   bool work_sent_ = false, ask_armed_ = false;
 };
 

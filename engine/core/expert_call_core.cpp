@@ -19,6 +19,8 @@ result<void> expert_call_core::begin(const layer_demand& demand) {
   DI_CHECK(placement_ != nullptr);
   const std::uint32_t experts = placement_->experts(demand.layer);
   layer_ = demand.layer;
+  const std::size_t answer_bytes = std::size_t{2} * std::max(demand.hidden, 1U); // of an entry
+  call_entries_max_ = std::max<std::size_t>(options_.answer_bytes_max / answer_bytes, 1);
   std::vector<call_entry> entries;
   entries.reserve(demand.experts.size());
   for (std::uint32_t slot = 0; slot < demand.experts.size(); ++slot) {
@@ -34,7 +36,8 @@ result<void> expert_call_core::begin(const layer_demand& demand) {
   return {};
 }
 
-/// Spreads entries over new calls, one per holder; parks those that nobody alive holds.
+/// Spreads entries over new calls, one per holder unless that is too large for one; parks those
+/// that nobody alive holds.
 void expert_call_core::route(std::vector<call_entry> entries) {
   if (entries.empty())
     return;
@@ -46,7 +49,7 @@ void expert_call_core::route(std::vector<call_entry> entries) {
     const placed_rank r = placement_->rank_at(index);
     return dead_.contains({r.rank, r.life}) || moved_.contains({r.rank, r.life});
   };
-  std::map<std::size_t, std::unique_ptr<expert_call>> by_target;
+  std::map<std::size_t, std::vector<std::unique_ptr<expert_call>>> by_target;
   for (const call_entry& entry : entries) {
     std::size_t target = placement_->serving(self, layer_, entry.expert);
     if (refuses(target)) {
@@ -59,23 +62,26 @@ void expert_call_core::route(std::vector<call_entry> entries) {
       }
       target = *other;
     }
-    auto& call = by_target[target];
-    if (!call) {
-      call = std::make_unique<expert_call>();
+    auto& calls = by_target[target];
+    if (calls.empty() || calls.back()->entries.size() == call_entries_max_) {
+      auto call = std::make_unique<expert_call>();
       call->id = call_id{next_call_++};
       call->target = target;
       call->holder = placement_->rank_at(target);
       call->layer = layer_;
       call->local = call->holder.rank == self_;
+      calls.push_back(std::move(call));
     }
-    if (call->rows.empty() || call->rows.back() != entry.row)
-      call->rows.push_back(entry.row);
-    call->entries.push_back(entry);
+    expert_call& call = *calls.back();
+    if (call.rows.empty() || call.rows.back() != entry.row)
+      call.rows.push_back(entry.row);
+    call.entries.push_back(entry);
   }
-  for (auto& [target, call] : by_target) {
-    unsent_.push_back(call->id);
-    open_.emplace(call->id, std::move(call));
-  }
+  for (auto& [target, calls] : by_target)
+    for (auto& call : calls) {
+      unsent_.push_back(call->id);
+      open_.emplace(call->id, std::move(call));
+    }
 }
 
 std::vector<const expert_call*> expert_call_core::take_unsent(instant now) {
@@ -133,11 +139,12 @@ void expert_call_core::forgotten(call_id id) {
     unsent_.push_back(id);
 }
 
-std::optional<call_id> expert_call_core::local_open() const {
+std::set<call_id> expert_call_core::local_open() const {
+  std::set<call_id> calls;
   for (const auto& [id, call] : open_)
     if (call->local)
-      return id;
-  return std::nullopt;
+      calls.insert(id);
+  return calls;
 }
 
 void expert_call_core::abandon() {
@@ -150,7 +157,7 @@ void expert_call_core::abandon() {
 std::vector<const expert_call*> expert_call_core::take_late(instant now) {
   std::vector<const expert_call*> late;
   for (auto& [id, call] : open_)
-    if (now - call->sent >= ask_after_) {
+    if (now - call->sent >= options_.ask_after) {
       call->sent = now;
       late.push_back(call.get());
     }

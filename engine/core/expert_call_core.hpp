@@ -40,6 +40,14 @@ struct layer_demand {
   layer_id layer;
   std::uint32_t rows = 0, experts_per_token = 0;
   std::span<const std::int32_t> experts; ///< [rows, experts_per_token], ascending in each row
+  std::uint32_t hidden = 0;              ///< width of a row
+};
+
+struct call_options {
+  incarnation life{}; ///< of the caller: answers to calls of another life never match
+  duration ask_after = std::chrono::milliseconds{500};
+  /// [bytes] of a call's answer; a larger call is split. Its codes take at most half as much.
+  std::size_t answer_bytes_max = std::size_t{16} << 20;
 };
 
 /// One layer at a time. An entry is in exactly one of three places until its answer is taken:
@@ -52,7 +60,8 @@ struct layer_demand {
 /// the RANK shell; used on its thread only.
 class expert_call_core {
 public:
-  expert_call_core(rank_id self, duration ask_after) : self_{self}, ask_after_{ask_after} {}
+  expert_call_core(rank_id self, call_options options)
+      : self_{self}, options_{options}, next_call_{first_call(options.life)} {}
 
   /// Follows a newer placement; an older one is ignored. Parked entries find their new holders.
   void install(std::shared_ptr<const placement> p);
@@ -79,8 +88,8 @@ public:
   bool is_open(call_id id) const { return open_.contains(id); }
   /// Takes a call out unanswered; null if it is not open. Before abandon().
   std::unique_ptr<expert_call> close(call_id id);
-  /// The open call to the own shard, if there is one.
-  std::optional<call_id> local_open() const;
+  /// The open calls to the own shard.
+  std::set<call_id> local_open() const;
 
   /// Calls that are late, to be asked about; counts them as asked.
   std::vector<const expert_call*> take_late(instant now);
@@ -88,17 +97,22 @@ public:
   bool complete() const noexcept { return open_.empty() && parked_.empty(); }
   std::size_t open() const noexcept { return open_.size(); }
   std::size_t parked() const noexcept { return parked_.size(); }
-  /// @param total  entries of the layer
+  /// Every entry of the layer is in exactly one place.
   void check() const;
 
 private:
+  /// Lives are random and start far apart (times an odd number: one to one).
+  static std::uint64_t first_call(incarnation life) noexcept {
+    return life.v * 0x9e37'79b9'7f4a'7c15U + 1;
+  }
   void route(std::vector<call_entry> entries);
 
   rank_id self_;
-  duration ask_after_;
+  call_options options_;
   std::shared_ptr<const placement> placement_;
   layer_id layer_;
-  std::uint64_t next_call_ = 1;
+  std::size_t call_entries_max_ = 1;
+  std::uint64_t next_call_;
   std::map<call_id, std::unique_ptr<expert_call>> open_;
   std::vector<call_id> unsent_;
   std::vector<call_entry> parked_;

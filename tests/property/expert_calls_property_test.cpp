@@ -44,7 +44,7 @@ struct flight { // a call that a holder has
 void run_seed(std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   cluster c{seed};
-  expert_call_core core{rank_id{0}, std::chrono::milliseconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::milliseconds{1}, 2 * (1 + seed % 4)}};
   core.install(c.place());
   const auto rows = static_cast<std::uint32_t>(1 + c.random() % 6);
   std::vector<std::int32_t> routed;
@@ -56,7 +56,7 @@ void run_seed(std::uint64_t seed) {
     std::sort(all.begin(), all.begin() + per_token);
     routed.insert(routed.end(), all.begin(), all.begin() + per_token);
   }
-  ASSERT_TRUE(core.begin({layer_id{1}, rows, per_token, routed}));
+  ASSERT_TRUE(core.begin({layer_id{1}, rows, per_token, routed, 1}));
   std::vector<flight> air;
   std::vector<int> answered(routed.size());
   const auto launch = [&] {

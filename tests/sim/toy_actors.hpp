@@ -18,7 +18,8 @@ public:
                 return std::unique_ptr<engine::choice_sampler>{
                     std::make_unique<toy::sampler>(spec, choice)};
               }},
-        calls_{options.rank, std::chrono::milliseconds{40}},
+        // Few rows per call: what one holder is asked for takes several.
+        calls_{options.rank, {options.life, std::chrono::milliseconds{40}, 3 * 2 * toy::hidden}},
         stale_states_{stale_states} {}
 
   template <class M>
@@ -122,7 +123,7 @@ private:
     }
     answers_.assign(experts_.size(), 0);
     DI_TRY_VOID(calls_.begin({layer_id{layer_}, static_cast<std::uint32_t>(rows_.size()),
-                              toy::experts_per_token, experts_}));
+                              toy::experts_per_token, experts_, toy::hidden}));
     send_calls(now, out);
     return {};
   }

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace di::engine {
 namespace {
 
@@ -21,7 +23,7 @@ std::shared_ptr<const placement> place(std::uint32_t ranks, std::uint32_t redund
 const std::vector<std::int32_t> two_rows{0, 2, 1, 3}; // [2, 2]
 
 TEST(expert_call_core, asks_each_holder_once_with_ascending_experts) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(2, 0, 1));
   ASSERT_TRUE(core.begin({layer_id{1}, 2, 2, two_rows}));
   const auto calls = core.take_unsent({});
@@ -36,8 +38,57 @@ TEST(expert_call_core, asks_each_holder_once_with_ascending_experts) {
   core.check();
 }
 
+TEST(expert_call_core, splits_what_one_answer_cannot_hold) {
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}, 2 * 2 * 64}};
+  core.install(place(2, 0, 1));
+  const std::vector<std::int32_t> routed{0, 2, 0, 2, 2, 3, 1, 3}; // [4, 2]; rank 1 holds 2 and 3
+  ASSERT_TRUE(core.begin({layer_id{1}, 4, 2, routed, 64}));
+  const auto calls = core.take_unsent({});
+  ASSERT_EQ(calls.size(), 5U);
+  EXPECT_EQ(core.local_open().size(), 2U);
+  std::vector<int> asked(routed.size());
+  std::vector<call_id> ids;
+  for (const expert_call* call : calls) {
+    EXPECT_LE(call->entries.size(), 2U);
+    ids.push_back(call->id);
+    for (const call_entry& e : call->entries) {
+      ++asked[e.slot];
+      EXPECT_EQ(e.expert, static_cast<std::uint32_t>(routed[e.slot]));
+      EXPECT_NE(std::find(call->rows.begin(), call->rows.end(), e.row), call->rows.end());
+    }
+  }
+  EXPECT_EQ(asked, std::vector<int>(routed.size(), 1));
+  core.check();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_FALSE(core.complete());
+    const bool short_one = !core.answered(ids[i], 2);
+    EXPECT_EQ(short_one, i == 1 || i == 4);
+    if (short_one) {
+      EXPECT_TRUE(core.answered(ids[i], 1));
+    }
+  }
+  EXPECT_TRUE(core.complete());
+}
+
+TEST(expert_call_core, does_not_take_answers_to_an_earlier_life) {
+  expert_call_core before{rank_id{0}, {incarnation{7}}}, after{rank_id{0}, {incarnation{8}}};
+  std::set<call_id> old;
+  for (expert_call_core* core : {&before, &after}) {
+    core->install(place(2, 0, 1));
+    for (int layer = 0; layer < 100; ++layer) {
+      ASSERT_TRUE(core->begin({layer_id{1}, 2, 2, two_rows}));
+      for (const expert_call* call : core->take_unsent({}))
+        EXPECT_TRUE(old.insert(call->id).second);
+      core->abandon();
+    }
+  }
+  ASSERT_TRUE(after.begin({layer_id{1}, 2, 2, two_rows}));
+  for (const call_id id : old)
+    EXPECT_FALSE(after.answered(id, 2));
+}
+
 TEST(expert_call_core, takes_each_answer_once) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(2, 0, 1));
   ASSERT_TRUE(core.begin({layer_id{1}, 2, 2, two_rows}));
   const auto calls = core.take_unsent({});
@@ -53,7 +104,7 @@ TEST(expert_call_core, takes_each_answer_once) {
 }
 
 TEST(expert_call_core, asks_another_holder_when_one_is_lost) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(4, 4, 1)); // two slots each: every expert twice
   ASSERT_TRUE(core.begin({layer_id{0}, 1, 2, std::vector<std::int32_t>{2, 3}}));
   const auto calls = core.take_unsent({});
@@ -71,7 +122,7 @@ TEST(expert_call_core, asks_another_holder_when_one_is_lost) {
 }
 
 TEST(expert_call_core, parks_what_nobody_holds_until_the_next_placement) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(2, 0, 1));
   ASSERT_TRUE(core.begin({layer_id{0}, 1, 2, std::vector<std::int32_t>{1, 3}}));
   const auto calls = core.take_unsent({});
@@ -92,7 +143,7 @@ TEST(expert_call_core, parks_what_nobody_holds_until_the_next_placement) {
 }
 
 TEST(expert_call_core, does_not_ask_again_who_says_moved) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(4, 4, 1));
   ASSERT_TRUE(core.begin({layer_id{0}, 1, 2, std::vector<std::int32_t>{2, 3}}));
   const auto calls = core.take_unsent({});
@@ -110,7 +161,7 @@ TEST(expert_call_core, does_not_ask_again_who_says_moved) {
 }
 
 TEST(expert_call_core, asks_about_late_calls_and_repeats_only_forgotten_ones) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(1, 0, 1));
   ASSERT_TRUE(core.begin({layer_id{0}, 1, 2, std::vector<std::int32_t>{2, 3}}));
   const instant t0;
@@ -128,7 +179,7 @@ TEST(expert_call_core, asks_about_late_calls_and_repeats_only_forgotten_ones) {
 }
 
 TEST(expert_call_core, refuses_experts_that_do_not_exist) {
-  expert_call_core core{rank_id{0}, std::chrono::seconds{1}};
+  expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(1, 0, 1));
   const auto begun = core.begin({layer_id{0}, 1, 2, std::vector<std::int32_t>{2, 4}});
   ASSERT_FALSE(begun);

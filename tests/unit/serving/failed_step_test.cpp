@@ -63,13 +63,8 @@ proto::assign_request ask(std::uint64_t id) {
   return m;
 }
 
-TEST(rank_actor, ends_the_requests_of_a_failed_step_and_serves_the_next) {
-  std::shared_ptr<const engine::loaded_model> model =
-      engine::loaded_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
+actors::rank_parts parts_of(const std::shared_ptr<const engine::loaded_model>& model) {
   const engine::model_spec& spec = model->spec();
-  std::map<std::uint64_t, proto::tokens_committed> last;
-  sim_network net{1, {}};
-
   actors::rank_parts parts;
   parts.layout = engine::make_kv_layout(spec);
   parts.options.rank = rank_id{0};
@@ -81,6 +76,61 @@ TEST(rank_actor, ends_the_requests_of_a_failed_step_and_serves_the_next) {
   parts.samplers = engine::make_text_samplers(nullptr, static_cast<std::size_t>(spec.vocab_size),
                                               {spec.eos_token_id});
   parts.pool = engine::page_pool::create(parts.layout.page_bytes, 4).value();
+  return parts;
+}
+
+/// One rank holds all experts.
+proto::placement_published alone(const engine::model_spec& spec) {
+  const std::vector<engine::expert_layers> groups{
+      {0, static_cast<std::uint32_t>(spec.num_hidden_layers),
+       static_cast<std::uint32_t>(spec.n_routed_experts)}};
+  const std::vector<engine::placed_rank> who{{rank_id{0}, {}}};
+  return engine::placement::contiguous(groups, who, 0, epoch{1}, epoch{0}).value().published();
+}
+
+template <message M>
+std::vector<M> sent(outbox& out) {
+  std::vector<M> all;
+  for (const any_effect& e : out.take())
+    if (const auto* s = std::get_if<effect::send>(&e))
+      if (const M* m = s->body.as<M>())
+        all.push_back(*m);
+  return all;
+}
+
+TEST(rank_actor, keeps_a_failed_steps_rows_until_all_calls_to_its_own_shard_are_answered) {
+  std::shared_ptr<const engine::loaded_model> model =
+      engine::loaded_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
+  actors::rank_parts parts = parts_of(model);
+  parts.answer_bytes_max = 2 * static_cast<std::size_t>(model->spec().hidden_size);
+  actors::rank_actor rank{std::move(parts)};
+  outbox out;
+  ASSERT_TRUE(rank.on(alone(model->spec()), {}, out));
+  ASSERT_TRUE(rank.on(ask(1), {}, out));
+  ASSERT_EQ(sent<proto::work_due>(out).size(), 1U);
+  ASSERT_TRUE(rank.on(proto::work_due{}, {}, out));
+  const auto calls = sent<proto::expert_batch>(out);
+  ASSERT_GE(calls.size(), 3U); // one entry each
+
+  ASSERT_TRUE(
+      rank.on(proto::expert_failed{calls[0].call, {}, {}, ec::device_lost, "gone"}, {}, out));
+  ASSERT_TRUE(rank.on(ask(2), {}, out));
+  for (std::size_t i = 1; i < calls.size(); ++i) {
+    EXPECT_TRUE(sent<proto::work_due>(out).empty()) << "call " << i << " is still read";
+    ASSERT_TRUE(rank.on(proto::expert_rows{calls[i].call, {}, {}, {}}, {}, out));
+  }
+  EXPECT_EQ(sent<proto::work_due>(out).size(), 1U);
+  rank.check();
+}
+
+TEST(rank_actor, ends_the_requests_of_a_failed_step_and_serves_the_next) {
+  std::shared_ptr<const engine::loaded_model> model =
+      engine::loaded_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
+  const engine::model_spec& spec = model->spec();
+  std::map<std::uint64_t, proto::tokens_committed> last;
+  sim_network net{1, {}};
+
+  actors::rank_parts parts = parts_of(model);
   actors::shard_parts shard;
   shard.options.rank = rank_id{0};
   shard.options.hidden = static_cast<std::uint32_t>(spec.hidden_size);
@@ -89,12 +139,7 @@ TEST(rank_actor, ends_the_requests_of_a_failed_step_and_serves_the_next) {
   net.add("/rank/0/rank", actors::make_rank(std::move(parts)));
   net.add("/rank/0/expert_shard", actors::make_expert_shard(std::move(shard)));
 
-  const std::vector<engine::expert_layers> groups{
-      {0, static_cast<std::uint32_t>(spec.num_hidden_layers),
-       static_cast<std::uint32_t>(spec.n_routed_experts)}};
-  const std::vector<engine::placed_rank> who{{rank_id{0}, {}}};
-  const auto placed =
-      engine::placement::contiguous(groups, who, 0, epoch{1}, epoch{0}).value().published();
+  const proto::placement_published placed = alone(spec);
   net.inject("/rank/0/rank", parcel::of(placed));
   net.inject("/rank/0/expert_shard", parcel::of(placed));
   net.inject("/rank/0/rank", parcel::of(ask(1)));
