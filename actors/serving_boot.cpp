@@ -82,6 +82,7 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
   if (settings.read)
     settings.read(parts.work);
   spawn_options watched;
+  watched.detached = true; // it waits for whoever reads its lines
   watched.ended = std::move(settings.ended);
   return actors.spawn(settings.path, make_batch_gateway(std::move(parts)), std::move(watched));
 }
