@@ -104,8 +104,15 @@ result<void> gateway_core::on(const proto::request_closed& m, instant now, outbo
 
 result<void> gateway_core::on(const proto::tokens_released& m, instant now, outbox& out) {
   entry* e = find(m.request);
-  if (!e || e->state == phase::waiting || m.choice >= e->choices.size())
+  if (!e || e->state == phase::waiting || m.choice >= e->spec.sampling.n)
     return {};
+  if (e->choices.empty()) { // taken already: the acknowledgement was lost
+    out.send(options_.journal,
+             proto::release_acknowledged{
+                 m.request, m.choice, m.first_index + static_cast<std::uint32_t>(m.tokens.size()),
+                 m.end.reason != proto::finish_reason::none});
+    return {};
+  }
   collected_choice& c = e->choices[m.choice];
   const auto have = static_cast<std::uint32_t>(c.tokens.size());
   const bool ended = c.end.reason != proto::finish_reason::none;

@@ -9,6 +9,15 @@
 
 namespace di::engine {
 
+namespace {
+constexpr duration resend_most = std::chrono::seconds{8};
+
+/// What is not heard is said again after twice the time.
+duration longer(duration wait) {
+  return std::max(wait, std::min(2 * wait, resend_most));
+}
+} // namespace
+
 struct journal_core::choice {
   std::vector<token_id> tokens;
   std::vector<proto::position_logprobs> logprobs; ///< as tokens, or empty
@@ -19,6 +28,7 @@ struct journal_core::choice {
   bool end_shown = false;
   bool cut = false; ///< ended by JOURNAL, not by its rank
   instant released; ///< last time that something was sent to GATEWAY
+  duration wait{};  ///< until it is sent again
 
   bool ended() const noexcept { return end.reason != proto::finish_reason::none; }
   std::uint32_t next() const noexcept { return static_cast<std::uint32_t>(tokens.size()); }
@@ -30,7 +40,8 @@ struct journal_core::request {
   std::vector<choice> choices;
   bool admitted = false;
   bool closed = false;
-  instant asked; ///< last admit_request
+  instant asked;   ///< last admit_request
+  duration wait{}; ///< until the next
   instant opened;
 };
 
@@ -69,6 +80,9 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
   made->spec = m.spec;
   made->choices.resize(m.spec.sampling.n);
   made->opened = now;
+  made->wait = options_.resend_after;
+  for (choice& c : made->choices)
+    c.wait = options_.resend_after;
   request& r = *requests_.emplace(id, std::move(made)).first->second;
   ++counts_.open;
   out.count("di_journal_requests_total");
@@ -183,7 +197,10 @@ result<void> journal_core::on(const proto::release_acknowledged& m, instant, out
   if (!r || m.choice >= r->choices.size())
     return {};
   choice& c = r->choices[m.choice];
-  c.shown = std::max(c.shown, std::min(m.next_index, c.next()));
+  const std::uint32_t shown = std::min(m.next_index, c.next());
+  if (shown > c.shown || (m.ended && c.ended()))
+    c.wait = options_.resend_after;
+  c.shown = std::max(c.shown, shown);
   c.end_shown = c.end_shown || (m.ended && c.ended());
   forget_if_done(*r);
   return {};
@@ -242,16 +259,20 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
       arm(out);
     }
     if (!r->closed && !r->admitted) {
-      if (now - r->asked >= options_.resend_after)
+      if (now - r->asked >= r->wait) {
         admit(*r, now, out);
+        r->wait = longer(r->wait);
+      }
       arm(out);
     }
     for (std::uint32_t i = 0; i < r->choices.size(); ++i) {
-      const choice& c = r->choices[i];
+      choice& c = r->choices[i];
       if (c.shown == c.next() && (!c.ended() || c.end_shown))
         continue;
-      if (now - c.released >= options_.resend_after)
+      if (now - c.released >= c.wait) {
         release(*r, i, c.shown, now, out);
+        c.wait = longer(c.wait);
+      }
       arm(out);
     }
   }

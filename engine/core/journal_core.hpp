@@ -21,14 +21,19 @@ struct journal_options {
   address scheduler = "/control/scheduler";
   std::uint32_t open_max = 65'536;     ///< requests; more are closed with unavailable
   std::uint32_t closed_kept = 1 << 20; ///< numbers of closed requests remembered
-  duration resend_after = std::chrono::milliseconds{250};
+  duration resend_after = std::chrono::milliseconds{250}; ///< then twice as long, up to 8 s
 };
 
 /// States of a request:
 ///
-///   (unknown) --open_request--> admitting --request_admitted--> running --all choices ended-->
-///   closed admitting | running --cancel_request | admission_refused--> closed closed --all
-///   releases acknowledged--> forgotten (its number is remembered)
+// clang-format off
+///   (unknown)           --open_request-->                                admitting
+///   admitting           --request_admitted | tokens_committed-->         running
+///   running             --all choices ended-->                           closed
+///   admitting | running --cancel_request | deadline | corrupt tokens-->  closed
+///   admitting | running --admission_refused-->                           closed
+///   closed              --all releases acknowledged-->                   forgotten (but its number)
+// clang-format on
 ///
 /// What GATEWAY has acknowledged is forgotten token by token no later than the request. Owned by
 /// one shell, used on its thread only.

@@ -110,6 +110,8 @@ result<void> rank_core::take(const proto::assign_request& m, instant now, outbox
         s->tokens.push_back(token);
         s->finish = s->sampler->accept(token);
       }
+    if (s->finish.reason == proto::finish_reason::none && s->output() == m.spec.sampling.max_tokens)
+      s->finish.reason = proto::finish_reason::length;
     s->acknowledged = s->sent = s->output();
     if (s->output() > m.spec.sampling.max_tokens)
       return fail(ec::bad_argument, "request {} resumes with {} tokens, max_tokens={}",

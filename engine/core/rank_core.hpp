@@ -57,9 +57,13 @@ struct step_plan {
 
 /// States of a sequence:
 ///
-///   waiting --room--> running --end token, length, error, withdrawn--> ended --acknowledged-->
-///   gone
-///                     running --too much unacknowledged--> (pauses) --acknowledged--> running
+// clang-format off
+///   waiting --room-->                                   running
+///   running --too much unacknowledged-->                (pauses) --acknowledged--> running
+///   running --end token, length, error, withdrawn-->    ended
+///   waiting --withdrawn, resumed behind its end-->      ended
+///   ended   --acknowledged, withdrawn-->                gone
+// clang-format on
 ///
 /// A sequence that is withdrawn while a step computes it is dropped when the step ends. KV for
 /// prompt and max_tokens is set aside when a sequence starts to run, so it never runs out midway.

@@ -9,11 +9,16 @@
 
 namespace di::engine {
 
+namespace {
+constexpr duration resend_most = std::chrono::seconds{8}; ///< waits double up to this
+}
+
 struct scheduler_core::request {
   proto::admit_request what;
   std::optional<placed_rank> assigned;
   bool confirmed = false; ///< the rank has shown that it has it
   instant sent;
+  duration wait{}; ///< until it is sent again, unless it is confirmed
   std::set<rank_id> refused_by;
   error last_refusal{ec::unavailable, "no rank serves"};
 
@@ -128,6 +133,7 @@ void scheduler_core::place_queued(instant now, outbox& out) {
 void scheduler_core::assign(request& r, rank_entry& to, instant now, outbox& out) {
   r.assigned = to.who;
   r.confirmed = false;
+  r.wait = options_.resend_after;
   to.choices += r.choices();
   to.rows += r.rows();
   ++to.requests;
@@ -244,8 +250,10 @@ result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
   for (auto& [id, r] : requests_) {
     if (!r->assigned)
       continue;
-    if (now - r->sent >= (r->confirmed ? options_.remind_after : options_.resend_after))
+    if (now - r->sent >= (r->confirmed ? options_.remind_after : r->wait)) {
       send_assignment(*r, now, out);
+      r->wait = std::max(r->wait, std::min(2 * r->wait, resend_most));
+    }
     arm(out);
   }
   return {};

@@ -243,6 +243,22 @@ TEST(rank_core, resumes_behind_the_emitted_tokens) {
   core.check();
 }
 
+TEST(rank_core, draws_no_token_past_the_limit_when_it_resumes_there) {
+  rank_core core = make_core();
+  outbox out;
+  auto request = ask(1, 3, 2);
+  request.attempt = 2;
+  request.progress = {{0, {100, 101}, false}};
+  ASSERT_TRUE(core.on(request, {}, out));
+  EXPECT_FALSE(core.has_work());
+  const auto commit = only<proto::tokens_committed>(out);
+  EXPECT_TRUE(commit.tokens.empty());
+  EXPECT_EQ(commit.first_index, 2U);
+  EXPECT_EQ(commit.end.reason, proto::finish_reason::length);
+  EXPECT_EQ(commit.end.kept_tokens, 2U);
+  core.check();
+}
+
 TEST(rank_core, keeps_a_withdrawn_sequence_until_its_step_is_over) {
   rank_core core = make_core();
   outbox out;

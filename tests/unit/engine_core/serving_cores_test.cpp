@@ -117,6 +117,18 @@ proto::tokens_committed tokens(std::uint64_t id, std::uint32_t first, std::vecto
   return m;
 }
 
+TEST(scheduler_core, repeats_an_assignment_less_and_less_until_it_is_taken) {
+  scheduler_core core{{}};
+  outbox out;
+  core.install_view(epoch{1}, two_ranks, {}, out);
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
+  out.take();
+  instant now;
+  for (int i = 0; i < 31; ++i) // 15.5 s
+    ASSERT_TRUE(core.on_due({1, 0}, now = now + std::chrono::milliseconds{500}, out));
+  EXPECT_EQ(sent<proto::assign_request>(out).size(), 5U); // after 0.5, 1.5, 3.5, 7.5, 15.5 s
+}
+
 TEST(journal_core, accepts_each_index_once) {
   journal_core core{{}};
   outbox out;
@@ -207,6 +219,26 @@ TEST(journal_core, asks_for_admission_and_releases_again) {
   EXPECT_EQ(only<proto::tokens_released>(out).tokens.size(), 1U);
 }
 
+TEST(journal_core, repeats_itself_less_and_less_until_it_is_heard) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out));
+  ASSERT_TRUE(core.on(proto::request_admitted{request_id{1}, 1, true, {}, {}}, {}, out));
+  ASSERT_TRUE(core.on(tokens(1, 0, {7}), {}, out));
+  instant now;
+  const auto ticks = [&](int n) { // of 250 ms
+    out.take();
+    for (int i = 0; i < n; ++i)
+      EXPECT_TRUE(core.on_due({1, 0}, now = now + std::chrono::milliseconds{250}, out));
+    return sent<proto::tokens_released>(out).size();
+  };
+  EXPECT_EQ(ticks(31), 5U); // after 0.25, 0.75, 1.75, 3.75, 7.75 s
+  EXPECT_EQ(ticks(96), 3U); // and every 8 s from then on
+  ASSERT_TRUE(core.on(proto::release_acknowledged{request_id{1}, 0, 1, false}, now, out));
+  ASSERT_TRUE(core.on(tokens(1, 1, {8}), now, out));
+  EXPECT_EQ(ticks(1), 1U);
+}
+
 TEST(journal_core, gives_up_what_is_past_its_deadline) {
   journal_core core{{}};
   outbox out;
@@ -263,6 +295,24 @@ TEST(gateway_core, keeps_a_window_and_the_order_of_the_batch) {
   EXPECT_EQ(only<proto::batch_finished>(out).failed, 1U);
   EXPECT_EQ(core.take_finished()->at(0).end.what, "full");
   EXPECT_FALSE(core.take_finished());
+}
+
+TEST(gateway_core, acknowledges_again_what_was_taken) {
+  gateway_core core{{}, {request(1)}};
+  outbox out;
+  ASSERT_TRUE(core.on(proto::start_batch{}, {}, out));
+  proto::tokens_released last;
+  last.request = request_id{1};
+  last.tokens = {4, 5};
+  last.end.reason = proto::finish_reason::stop;
+  ASSERT_TRUE(core.on(last, {}, out));
+  ASSERT_TRUE(core.take_finished());
+  out.take();
+  ASSERT_TRUE(core.on(last, {}, out));
+  const auto acknowledged = only<proto::release_acknowledged>(out);
+  EXPECT_EQ(acknowledged.next_index, 2U);
+  EXPECT_TRUE(acknowledged.ended);
+  core.check();
 }
 
 TEST(gateway_core, begins_nothing_new_once_it_drains) {
