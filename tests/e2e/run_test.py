@@ -51,7 +51,7 @@ class CommandTest(unittest.TestCase):
         self.assertEqual([r["rank"] for r in plan["ranks"]], [0, 1, 2, 3])
         missing = command("plan", LOCAL4, "--set", "model.path=/nowhere")
         self.assertEqual(missing.returncode, 2)
-        self.assertIn("--set model.path=/nowhere: model.path /nowhere", missing.stderr)
+        self.assertIn("--set model.path=/nowhere: model.path: /nowhere", missing.stderr)
 
     def test_finds_bad_arguments_before_anything_starts(self):
         for args, text in (
