@@ -108,18 +108,24 @@ public:
     }
     return there;
   }
-  void write(const std::string& line) override {
+  void write(const std::string& line, line_worth worth) override { backlog_.put(line, worth); }
+  bool flush() override { return backlog_.flush(); }
+  std::uint64_t take_dropped() override { return backlog_.take_dropped(); }
+
+private:
+  office_voice() = default;
+  /// A lost launcher shows as the end of read().
+  result<void> post(const std::string& line) {
     envelope mail;
     mail.to = launcher_path;
     mail.from = path_;
     mail.body = parcel::of(proto::node_line{line});
-    (void)office_->post(std::move(mail)); // a lost launcher shows as the end of read()
+    return office_->post(std::move(mail));
   }
 
-private:
-  office_voice() = default;
   address path_;
   std::shared_ptr<mail_queue> mail_ = std::make_shared<mail_queue>();
+  line_backlog backlog_{[this](const std::string& line) { return post(line); }};
   std::unique_ptr<bus::post_office> office_; ///< last: its thread fills mail_
 };
 

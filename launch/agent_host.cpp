@@ -4,6 +4,7 @@
 
 #include "launch/endpoints.hpp"
 #include "launch/join_token.hpp"
+#include "launch/line_backlog.hpp"
 #include "messaging/base/env.hpp"
 #include "messaging/proto/bus.hpp"
 #include "messaging/proto/node.hpp"
@@ -18,23 +19,40 @@ namespace {
 
 const address launcher_prefix = "/node/0";
 const address launcher_path = "/node/0/launcher";
+constexpr std::chrono::milliseconds retry_after{10};
 
 class agent_node : public remote_node {
 public:
-  agent_node(std::shared_ptr<bus::post_office> office, address prefix)
-      : office_{std::move(office)}, prefix_{std::move(prefix)} {}
+  agent_node(poll_loop& loop, std::shared_ptr<bus::post_office> office, address prefix)
+      : loop_{loop}, office_{std::move(office)}, prefix_{std::move(prefix)} {}
+  ~agent_node() override { loop_.cancel(retry_); }
+
   void send(const node_order& order) override {
-    envelope mail;
-    mail.to = prefix_ + "/agent";
-    mail.from = launcher_path;
-    mail.body = parcel::of(proto::node_line{to_json(order)});
-    (void)office_->post(std::move(mail)); // a lost agent is reported by the watch
+    backlog_.put(to_json(order), line_worth::keep);
+    retry();
   }
   void kill() override { office_->remove_route(prefix_, {ec::gave_up, "it did not end in time"}); }
 
 private:
+  /// A lost agent is reported by the watch.
+  result<void> post(const std::string& line) {
+    envelope mail;
+    mail.to = prefix_ + "/agent";
+    mail.from = launcher_path;
+    mail.body = parcel::of(proto::node_line{line});
+    return office_->post(std::move(mail));
+  }
+  void retry() {
+    loop_.cancel(retry_);
+    if (!backlog_.flush())
+      retry_ = loop_.at(poll_loop::clock::now() + retry_after, [this] { retry(); });
+  }
+
+  poll_loop& loop_;
   std::shared_ptr<bus::post_office> office_;
   address prefix_;
+  line_backlog backlog_{[this](const std::string& line) { return post(line); }};
+  std::uint64_t retry_ = 0;
 };
 
 } // namespace
@@ -156,7 +174,7 @@ void agent_host::on_join(const envelope& mail) {
   answer.body = parcel::of(proto::cluster_joined{node_id{*node}});
   (void)office_->post(std::move(answer));
   if (fresh) // it says hello when it serves
-    joined_(*node, std::make_unique<agent_node>(office_, m.prefix));
+    joined_(*node, std::make_unique<agent_node>(loop_, office_, m.prefix));
 }
 
 } // namespace di::launch

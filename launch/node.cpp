@@ -11,7 +11,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <fcntl.h>
+#include <optional>
 #include <signal.h>
 #include <unistd.h>
 
@@ -25,7 +27,7 @@ public:
   bool read(const std::function<void(const std::string&)>& line) override {
     return lines_.read(0, line);
   }
-  void write(const std::string& line) override {
+  void write(const std::string& line, line_worth) override {
     // If nobody reads any more, stdin ends too, and that decides.
     (void)write_all(1, line + "\n");
   }
@@ -33,6 +35,9 @@ public:
 private:
   line_reader lines_;
 };
+
+constexpr std::chrono::milliseconds retry_after{10};
+constexpr std::chrono::seconds last_words_wait{2};
 
 class node_server {
 public:
@@ -61,7 +66,27 @@ private:
               leave_if_done();
             }};
   }
-  void report(const node_report& r) { voice_.write(to_json(r)); }
+  void report(const node_report& r) {
+    voice_.write(to_json(r), r.kind == report_kind::log ? line_worth::spare : line_worth::keep);
+    retry();
+  }
+  /// Reports that the launcher has no room for are sent when it has.
+  void retry() {
+    loop_.cancel(retry_);
+    if (!voice_.flush()) {
+      retry_ = loop_.at(poll_loop::clock::now() + retry_after, [this] {
+        retry();
+        leave_if_done();
+      });
+    } else if (const auto n = voice_.take_dropped(); n > 0) {
+      report({report_kind::log,
+              {},
+              fmt::format("{} log lines dropped: the launcher is slow", n),
+              {},
+              {},
+              0});
+    }
+  }
 
   void read_orders() {
     const bool there = voice_.read([this](const std::string& line) {
@@ -74,6 +99,7 @@ private:
       // Nobody is left to report to; nothing of ours may outlive the launcher.
       loop_.forget(voice_.fd());
       code_ = leaving_ ? 0 : 3;
+      heard_ = false;
       children_.signal_all(SIGKILL);
       leaving_ = true;
       leave_if_done();
@@ -108,7 +134,12 @@ private:
       report({report_kind::failed, order.name, started.error().render(), {}, {}, 0});
   }
   void leave_if_done() {
-    if (leaving_ && children_.running() == 0)
+    if (!leaving_ || children_.running() > 0)
+      return;
+    // The last reports say how the children ended: they get some time.
+    if (!last_words_until_)
+      last_words_until_ = poll_loop::clock::now() + last_words_wait;
+    if (!heard_ || voice_.flush() || poll_loop::clock::now() >= *last_words_until_)
       loop_.stop();
   }
   /// A signal to this process alone (by a person, or by a shutdown of its host): children go first.
@@ -124,6 +155,9 @@ private:
   poll_loop loop_;
   child_set children_;
   bool leaving_ = false;
+  bool heard_ = true; ///< the launcher is there
+  std::uint64_t retry_ = 0;
+  std::optional<poll_loop::clock::time_point> last_words_until_;
   int code_ = 0;
 };
 
@@ -132,7 +166,8 @@ private:
 int serve_node(const node_options& options, node_voice& voice) {
   auto dir = run_dir::make();
   if (!dir.ok()) {
-    voice.write(to_json(node_report{report_kind::failed, {}, dir.error().render(), {}, {}, 0}));
+    voice.write(to_json(node_report{report_kind::failed, {}, dir.error().render(), {}, {}, 0}),
+                line_worth::keep);
     return 3;
   }
   node_server server{options, voice, std::move(*dir)};

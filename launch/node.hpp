@@ -3,6 +3,7 @@
 // launcher is gone, its children end too.
 #pragma once
 
+#include "launch/line_backlog.hpp"
 #include "messaging/base/result.hpp"
 
 #include <cstdint>
@@ -21,7 +22,12 @@ public:
   virtual int fd() const = 0;
   /// Calls `line` for each order that is there. @return false: the launcher is gone
   virtual bool read(const std::function<void(const std::string&)>& line) = 0;
-  virtual void write(const std::string& line) = 0;
+  /// Never waits for a launcher that is slow, if the voice can keep lines.
+  virtual void write(const std::string& line, line_worth worth) = 0;
+  /// Sends what write() kept. @return false: some of it still waits; call again later
+  virtual bool flush() { return true; }
+  /// Spare lines dropped since the last call.
+  virtual std::uint64_t take_dropped() { return 0; }
 };
 
 struct node_options {

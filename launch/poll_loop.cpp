@@ -81,9 +81,9 @@ bool line_reader::read(int fd, const std::function<void(const std::string&)>& li
     const auto n = ::read(fd, block.data(), block.size());
     if (n < 0 && errno == EINTR)
       continue;
-    if (n < 0)
-      return true; // EAGAIN: nothing more for now
-    if (n == 0) {
+    if (n < 0 && errno == EAGAIN)
+      return true; // nothing more for now
+    if (n <= 0) {  // the end, or an error after which nothing comes any more
       if (!pending_.empty())
         line(std::exchange(pending_, {}));
       return false;

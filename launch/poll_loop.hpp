@@ -48,7 +48,8 @@ public:
   static constexpr std::size_t line_bytes_max = 1U << 20U; ///< [bytes] a longer line is cut there
 
   /// Reads what is there and calls `line` for each complete one, without its end.
-  /// @return false at the end of the stream; an unfinished last line has been delivered then
+  /// @return false at the end of the stream, or if it cannot be read; an unfinished last line has
+  /// been delivered then
   bool read(int fd, const std::function<void(const std::string&)>& line);
 
 private:

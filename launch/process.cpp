@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -261,6 +262,11 @@ result<void> write_all(int fd, std::string_view content) {
     const auto n = ::write(fd, content.data(), content.size());
     if (n < 0 && errno == EINTR)
       continue;
+    if (n < 0 && errno == EAGAIN) { // another holder of the same open file made it non-blocking
+      pollfd ready{fd, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
+      continue;
+    }
     if (n < 0)
       return system_failure("write");
     content.remove_prefix(static_cast<std::size_t>(n));

@@ -99,7 +99,7 @@ private:
 result<unique_fd> sealed_memory(const char* name, std::string_view content);
 /// Everything from a descriptor, at most `limit_bytes`. @errors io_error, limit_exceeded
 result<std::string> read_all(int fd, std::size_t limit_bytes);
-/// Writes all of it; waits where the descriptor blocks. @errors io_error
+/// Writes all of it; waits for room, even if the descriptor is non-blocking. @errors io_error
 result<void> write_all(int fd, std::string_view content);
 /// The path of this program. @errors io_error
 result<std::string> own_program();
