@@ -99,6 +99,7 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   o.vocab = static_cast<std::uint32_t>(spec.vocab_size);
   o.context_tokens = static_cast<std::uint32_t>(spec.max_position_embeddings);
   o.step_rows = settings.step_rows;
+  o.prefill_rows_max = settings.prefill_rows;
   o.running_max = settings.running_max;
   o.page_tokens = static_cast<std::uint32_t>(engine::page_tokens);
   const std::uint64_t wanted =

@@ -66,6 +66,7 @@ struct rank_settings {
   std::uint64_t kv_tokens = 0;       ///< [tokens]; 0: room for eight sequences of full context, at
                                      ///< most 512 Ki
   std::uint32_t step_rows = 256;     ///< [rows]
+  std::uint32_t prefill_rows = 0;    ///< [rows] of one prompt in one step; 0: step_rows
   std::uint32_t running_max = 64;    ///< [sequences]
   address listeners = topic_address; ///< gets step_finished
   std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends

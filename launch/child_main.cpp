@@ -101,10 +101,10 @@ int give_up(const error& why) {
 
 int child_main() {
   block_signals();
+  end_latch latch; // before the context: its actors use it to their end
   auto context = child_context::take();
   if (!context.ok())
     return give_up(context.error());
-  end_latch latch;
   return context->boot.role == process_role::control ? control_process(*context, latch)
                                                      : rank_process(*context, latch);
 }

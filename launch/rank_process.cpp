@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <unistd.h>
 
@@ -20,9 +21,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What must agree on all ranks for their bits to agree: kernels, device family, weights.
+/// FNV-1a over the bits of the rope tables. They are the one input of a step that is computed with
+/// library functions (log, pow), which may differ between hosts in a last bit.
+/// @source http://www.isthe.com/chongo/tech/comp/fnv/
+std::uint64_t rope_mark(const engine::model_spec& spec) {
+  std::uint64_t mark = 0xcbf29ce484222325U;
+  for (std::int64_t layer = 0; layer < spec.num_hidden_layers; ++layer)
+    for (const float f : engine::rope_frequencies(spec.rope(layer)))
+      mark = (mark ^ std::bit_cast<std::uint32_t>(f)) * 0x100000001b3U;
+  return mark;
+}
+
+/// What must agree on all ranks for their bits to agree: kernels, device family, weights, tables.
 std::string contract_of(const engine::loaded_model& model) {
-  return fmt::format("kernels-1/cpu/{}", model.files().hash());
+  return fmt::format("kernels-1/cpu/{}/rope-{:016x}", model.files().hash(),
+                     rope_mark(model.spec()));
 }
 
 result<void> start(child_context& c, end_latch& latch) {
@@ -38,6 +51,7 @@ result<void> start(child_context& c, end_latch& latch) {
   s.threads = c.boot.threads;
   s.kv_tokens = kv_room(weights->spec(), c.config).tokens;
   s.step_rows = c.config.step_rows;
+  s.prefill_rows = c.config.prefill_rows;
   s.running_max = c.config.max_sequences;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
   DI_TRY_VOID(actors::spawn_rank_serving(*c.system, weights, outline, s));
@@ -74,8 +88,13 @@ result<void> start(child_context& c, end_latch& latch) {
 } // namespace
 
 int rank_process(child_context& c, end_latch& latch) {
-  if (const auto started = start(c, latch); !started.ok())
-    return give_up(started.error());
+  if (const auto started = start(c, latch); !started.ok()) {
+    const int code = give_up(started.error());
+    // Actors that started use the latch, which lives in the caller.
+    if (c.system && !c.system->stop_all(200ms))
+      ::_exit(code);
+    return code;
+  }
   const auto verdict = latch.wait([] {}); // draining is control's work
   if (!verdict.why.empty()) {
     log::error("rank_failed", {{"what", verdict.why}});

@@ -28,6 +28,7 @@ struct rank_options {
   std::uint32_t context_tokens = 0;       ///< [tokens] prompt and output together
   std::uint32_t step_rows = 256;          ///< [rows] of one step at most
   std::uint32_t prefill_rows_min = 64;    ///< [rows] kept for prompts however many sequences decode
+  std::uint32_t prefill_rows_max = 0;     ///< [rows] of one prompt in one step; 0: step_rows
   std::uint32_t running_max = 64;         ///< [sequences] with KV
   std::uint32_t waiting_max = 4096;       ///< [sequences] queued; more are refused
   std::uint32_t unacknowledged_max = 256; ///< [tokens] per choice; then it pauses

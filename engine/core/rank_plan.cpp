@@ -80,7 +80,9 @@ void rank_core::add_prefill_rows(step_plan& plan, instant now) {
     sequence& s = *sequences_.at(key);
     if (s.remaining() <= 1 || is_paused(s))
       continue;
-    const std::uint32_t rows = std::min(s.remaining(), options_.step_rows - plan.rows);
+    std::uint32_t rows = std::min(s.remaining(), options_.step_rows - plan.rows);
+    if (options_.prefill_rows_max > 0)
+      rows = std::min(rows, options_.prefill_rows_max);
     add_rows(plan, s, rows, now);
     plan.prefill_rows += rows;
   }

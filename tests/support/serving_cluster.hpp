@@ -19,6 +19,7 @@ struct cluster_options {
   std::uint32_t ranks = 1;
   std::uint32_t redundant = 0;
   std::uint32_t step_rows = 256;
+  std::uint32_t prefill_rows = 0;
   std::uint32_t pages = 64; ///< of each rank's pool
   std::uint32_t window = 128;
   unsigned threads = 1;
@@ -80,6 +81,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     settings.threads = options.threads;
     settings.kv_tokens = std::uint64_t{options.pages} * engine::page_tokens;
     settings.step_rows = options.step_rows;
+    settings.prefill_rows = options.prefill_rows;
     DI_CHECK(actors::spawn_rank_serving(actors, m.weights, m.outline, settings).ok());
     view.members.push_back({settings.rank, {}, settings.life, fmt::format("/rank/{}", r)});
   }

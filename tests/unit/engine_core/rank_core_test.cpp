@@ -146,6 +146,29 @@ TEST(rank_core, takes_decode_rows_first_and_keeps_room_for_prompts) {
     EXPECT_GE(served[static_cast<std::size_t>(i)], 1) << i;
 }
 
+TEST(rank_core, takes_no_more_rows_of_a_prompt_than_asked_for) {
+  rank_options o = small_rank();
+  o.prefill_rows_max = 3;
+  rank_core core = make_core(o);
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 7, 2), {}, out));
+  ASSERT_TRUE(core.on(ask(2, 7, 2), {}, out));
+  std::vector<std::vector<std::size_t>> sizes;
+  for (int i = 0; i < 3; ++i) {
+    const step_plan plan = core.plan({});
+    sizes.emplace_back();
+    for (const planned_segment& s : plan.segments)
+      sizes.back().push_back(s.tokens.size());
+    const std::vector<float> row(4);
+    std::vector<std::span<const float>> logits;
+    for (const planned_segment& s : plan.segments)
+      logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
+    core.finish_step(logits, {}, out);
+    core.check();
+  }
+  EXPECT_EQ(sizes, (std::vector<std::vector<std::size_t>>{{3, 3}, {3, 3}, {1, 1}}));
+}
+
 TEST(rank_core, commits_each_token_and_ends_at_the_limit) {
   rank_core core = make_core();
   outbox out;

@@ -88,6 +88,7 @@ TEST(serving, answers_the_same_bytes_at_any_rank_count) {
     options.ranks = ranks;
     options.redundant = ranks == 3 ? 5 : 0;
     options.step_rows = ranks == 2 ? 17 : 256;
+    options.prefill_rows = ranks == 3 ? 3 : 0;
     const batch_outcome outcome = run_batch(demo(), prompts, options);
     ASSERT_TRUE(outcome.finished) << "no end at " << ranks << " ranks, " << outcome.lines.size()
                                   << " lines";
