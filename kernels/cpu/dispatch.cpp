@@ -4,6 +4,7 @@
 #include "kernels/check.hpp"
 #include "kernels/cpu/isa.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -200,7 +201,12 @@ const op_table& best_cpu_ops() {
     for (const isa level : {isa::avx512, isa::avx2, isa::portable})
       if (isa_available(level) && (name.empty() || name == cpu_ops(level).name))
         return cpu_ops(level);
-    return cpu_ops(isa::portable); // an unknown or unavailable name: what runs everywhere
+    // An unknown or unavailable name: what runs everywhere, and a word about it.
+    std::fprintf(stderr,
+                 "DI_ISA=%s: not known or not on this machine; using portable. Values: "
+                 "avx512, avx2, portable\n",
+                 wanted);
+    return cpu_ops(isa::portable);
   }();
   return best;
 }
