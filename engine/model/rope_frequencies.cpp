@@ -23,7 +23,8 @@ std::vector<float> rope_frequencies(const rope_spec& rope) {
   std::vector<float> freq(static_cast<std::size_t>(rope.dims / 2));
   for (std::size_t i = 0; i < freq.size(); ++i) {
     // Rounded to fp32 after the power and after the division, so the last bit of the double power
-    // (the only library function here) does not show.
+    // (a library function, like the logarithm above) hardly ever shows. Ranks compare the tables'
+    // bits when they announce themselves (contract id), so hosts that differ refuse each other.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rope.dims);
     const auto power = static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
     freq[i] = 1.0f / power;
