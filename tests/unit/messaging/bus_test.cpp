@@ -389,7 +389,9 @@ TEST_F(little_credit, is_asked_for_by_what_found_none) {
   // Too little in flight for a grant of its own accord, and yet in the way of what exceeds all.
   ASSERT_TRUE(left->post(tell("/rank/1/b", "/control/a", rows{1, bytes(1'000)})).ok());
   ASSERT_TRUE(b.next().has_value());
+  const auto heard = left->stats().received;
   ASSERT_FALSE(left->post(tell("/rank/1/b", "/control/a", rows{2, bytes(3u << 19)})).ok());
+  ASSERT_TRUE(eventually([&] { return left->stats().received > heard; })); // the grant
   ASSERT_TRUE(eventually([&] {
     return left->post(tell("/rank/1/b", "/control/a", rows{2, bytes(3u << 19)})).ok();
   }));
