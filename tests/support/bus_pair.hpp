@@ -2,6 +2,7 @@
 // Post offices with real sockets, for tests: each stands for one process.
 #pragma once
 
+#include "messaging/proto/bus.hpp"
 #include "tests/support/bus_messages.hpp"
 #include "tests/support/mailbox.hpp"
 #include "tests/support/run_dir.hpp"
@@ -46,6 +47,13 @@ inline bool eventually(const std::function<bool()>& condition) {
     std::this_thread::yield();
   }
   return true;
+}
+
+/// Why a request came back; ok if the mail is no failure.
+inline ec failure_code(const std::optional<envelope>& mail) {
+  if (!mail || mail->kind != mail_kind::failure)
+    return ec::ok;
+  return mail->body.as<proto::request_failed>()->code;
 }
 
 } // namespace di::test

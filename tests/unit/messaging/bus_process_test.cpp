@@ -13,12 +13,6 @@
 namespace di::test {
 namespace {
 
-ec failure_code(const std::optional<envelope>& mail) {
-  if (!mail || mail->kind != mail_kind::failure)
-    return ec::ok;
-  return mail->body.as<proto::request_failed>()->code;
-}
-
 struct bus_process : ::testing::Test {
   void SetUp() override {
     office = start(ipc_options(dir, "/control"));
