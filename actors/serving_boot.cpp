@@ -34,7 +34,8 @@ std::vector<engine::expert_layers> expert_groups(const engine::model_spec& spec)
 
 } // namespace
 
-result<model_outline> read_model_outline(const std::filesystem::path& folder) {
+result<model_outline> read_model_outline(const std::filesystem::path& folder,
+                                         const std::filesystem::path& tokenizer) {
   const std::filesystem::path config = folder / "config.json";
   std::ifstream file{config, std::ios::binary};
   if (!file)
@@ -44,8 +45,8 @@ result<model_outline> read_model_outline(const std::filesystem::path& folder) {
   model_outline m;
   DI_TRY(m.spec, engine::parse_model_spec(text.str(), config.string()));
   m.eos_ids = {m.spec.eos_token_id};
-  const std::filesystem::path words = folder / "tokenizer.json";
-  if (std::filesystem::exists(words)) {
+  const std::filesystem::path words = tokenizer.empty() ? folder / "tokenizer.json" : tokenizer;
+  if (!tokenizer.empty() || std::filesystem::exists(words)) {
     DI_TRY(auto loaded, engine::tokenizer::load(words));
     m.words = std::make_shared<const engine::tokenizer>(std::move(loaded));
   }

@@ -27,9 +27,11 @@ struct model_outline {
   }
 };
 
-/// Reads config.json and tokenizer.json of a checkpoint folder.
+/// Reads config.json of a checkpoint folder and its tokenizer.
+/// @param tokenizer  another tokenizer file; empty: tokenizer.json of the folder, if there is one
 /// @errors those of parse_model_spec() and tokenizer::load(); io_error
-result<model_outline> read_model_outline(const std::filesystem::path& folder);
+result<model_outline> read_model_outline(const std::filesystem::path& folder,
+                                         const std::filesystem::path& tokenizer = {});
 
 struct control_settings {
   std::uint32_t redundant_experts = 0;

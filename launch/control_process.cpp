@@ -160,7 +160,8 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
 result<void> start(child_context& c, batch_files& files,
                    std::unique_ptr<actors::local_launcher>& launcher, end_latch& latch) {
   DI_TRY_VOID(c.open(true));
-  DI_TRY(const auto model, actors::read_model_outline(c.config.model_path));
+  DI_TRY(const auto model,
+         actors::read_model_outline(c.config.model_path, c.config.tokenizer_path));
   const auto users = user_actors(c.config);
   DI_TRY_VOID(actors::check_user_actors(c.types, users));
   DI_TRY_VOID(start_cluster_actors(c, model, latch));

@@ -43,7 +43,8 @@ result<void> start(child_context& c, end_latch& latch) {
   DI_TRY_VOID(c.open(false));
   DI_TRY(auto loaded, engine::loaded_model::load(c.config.model_path));
   const std::shared_ptr<const engine::loaded_model> weights{std::move(loaded)};
-  DI_TRY(const auto outline, actors::read_model_outline(c.config.model_path));
+  DI_TRY(const auto outline,
+         actors::read_model_outline(c.config.model_path, c.config.tokenizer_path));
 
   actors::rank_settings s;
   s.rank = rank_id{c.boot.index};

@@ -94,6 +94,15 @@ class RunTest(unittest.TestCase):
         self.assertEqual(without_times([json.loads(open(out).read())]), without_times([json.loads(run.out)]))
         self.assertEqual(sorted(os.listdir(run.home + "/log")), ["control.log", "dilaunch.log", "rank_0.log"])
 
+    def test_uses_the_tokenizer_that_the_topology_names(self):
+        line = [{"id": 1, "prompt": "The third month of the year", "max_tokens": 1, "temperature": 0}]
+        counts = []
+        for sets in ((), (f"model.tokenizer={SOURCE}/tests/golden/data/tokenizer/tiny/tokenizer.json",)):
+            code, answers, err = self.start(LOCAL1, line, sets=sets).finish()
+            self.assertEqual(code, 0, err)
+            counts.append(answers[0]["prompt_tokens"])
+        self.assertLess(counts[0], counts[1])  # the other one has fewer merges of these words
+
     def test_works_with_64_ranks(self):
         run = self.start(f"{SOURCE}/launch/topologies/ep64.yaml", [HEN], "--quiet", sets=["roles.decode.max_sequences=1"])
         code, answers, last = run.finish(200)
