@@ -13,29 +13,30 @@ namespace {
 std::atomic<std::int64_t> allocations{0};
 } // namespace
 
-void* operator new(std::size_t bytes) {
+// Not inlined: the compiler would see free() on what some other operator new returned and complain.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes))
     return memory;
   throw std::bad_alloc{};
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
   const auto align = static_cast<std::size_t>(alignment);
   if (void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align))
     return memory;
   throw std::bad_alloc{};
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 
