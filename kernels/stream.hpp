@@ -34,7 +34,7 @@ private:
 ///
 /// A thread that ran out of work looks for the next region for at most `linger_ns` before it
 /// sleeps: in decoding, regions follow each other faster than a sleeper wakes. It sleeps at once
-/// if it shares the caller's core.
+/// if it shares the caller's core. The caller looks as long for the end of a helper's last unit.
 class cpu_stream final : public stream {
 public:
   /// Computes units [begin, end) on thread `worker` (0 = the caller).
@@ -91,7 +91,7 @@ private:
   std::atomic<int> caller_core_{-1};
   std::atomic<int> lingering_{0}; ///< threads awake without work
   bool open_ = false, stop_ = false;
-  unsigned inside_ = 0; ///< workers that entered the open region
+  std::atomic<unsigned> inside_{0}; ///< workers in the open region; changed under mutex_
   std::int64_t units_ = 0, grain_ = 1;
   body body_ = nullptr;
   void* context_ = nullptr;

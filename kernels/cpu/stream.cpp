@@ -103,12 +103,21 @@ void cpu_stream::run(std::int64_t units, std::int64_t cost_ns, body f, void* con
   for (std::int64_t i = 0; i < helpers; ++i)
     wake_.notify_one();
   take_units(0);
-  std::unique_lock lock(mutex_);
-  open_ = false; // who has not come yet stays out
-  if (inside_ == 0)
+  {
+    const std::lock_guard lock(mutex_);
+    open_ = false; // who has not come yet stays out
+  }
+  if (inside_.load(std::memory_order_acquire) == 0)
     return;
   const std::int64_t done = now_ns();
-  done_.wait(lock, [this] { return inside_ == 0; });
+  // A unit lasts less than a sleeper takes to wake, so look before sleeping.
+  for (const std::int64_t end = done + linger_ns_;
+       inside_.load(std::memory_order_acquire) != 0 && now_ns() < end;)
+    pause();
+  if (inside_.load(std::memory_order_acquire) != 0) {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return inside_.load(std::memory_order_relaxed) == 0; });
+  }
   judge(done - start, now_ns() - done);
 }
 
@@ -163,11 +172,11 @@ void cpu_stream::serve(unsigned worker) {
     if (stop_)
       return;
     seen = generation_.load(std::memory_order_relaxed);
-    ++inside_;
+    inside_.fetch_add(1, std::memory_order_relaxed);
     lock.unlock();
     take_units(worker);
     lock.lock();
-    if (--inside_ == 0 && !open_)
+    if (inside_.fetch_sub(1, std::memory_order_acq_rel) == 1 && !open_)
       done_.notify_one();
     lock.unlock();
     linger(seen);
