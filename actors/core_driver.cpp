@@ -25,11 +25,13 @@ core_driver::core_driver(driver_options options, std::unique_ptr<core_handle> co
 }
 
 result<void> core_driver::start(instant now) {
+  const trace::on_track here{own_track()};
   outbox out;
   return finish(core_->start(now, out), out, now);
 }
 
 result<void> core_driver::on(const envelope& mail, instant now) {
+  const trace::on_track here{own_track()};
   if (options_.trace)
     options_.trace(options_.self, true, mail);
   count("di_shell_mails_total");
@@ -40,6 +42,7 @@ result<void> core_driver::on(const envelope& mail, instant now) {
 }
 
 result<void> core_driver::on_wake(instant now) {
+  const trace::on_track here{own_track()};
   while (!deadlines_.empty() && deadlines_.begin()->first <= now)
     DI_TRY_VOID(expire(deadlines_.begin()->second, now));
   // Timers armed by these handlers for this very instant wait for the next wake: no endless loop.
@@ -165,6 +168,13 @@ result<void> core_driver::expire(std::uint64_t number, instant now) {
                          : error{ec::deadline_exceeded, "no answer from " + entry.to};
   outbox out;
   return finish(core_->on_answer(entry.tag, fail(std::move(why)), now, out), out, now);
+}
+
+/// Spans of this actor's handlers stand on a track of its own.
+trace::track_id core_driver::own_track() {
+  if (track_ == 0 && trace::enabled())
+    track_ = trace::track(options_.self);
+  return track_;
 }
 
 void core_driver::count(std::string_view metric, double n) {

@@ -6,6 +6,7 @@
 #include "actors/core_handle.hpp"
 #include "actors/metrics.hpp"
 #include "actors/timer_queue.hpp"
+#include "messaging/base/trace.hpp"
 #include "messaging/bus/post_office.hpp"
 
 #include <functional>
@@ -61,12 +62,14 @@ private:
   result<void> on_answer(const envelope& mail, instant now);
   result<void> expire(std::uint64_t number, instant now);
   void count(std::string_view metric, double n = 1);
+  trace::track_id own_track();
 
   driver_options options_;
   std::unique_ptr<core_handle> core_;
   timer_queue timers_;
   std::unordered_map<std::uint64_t, open_request> requests_;
   std::multimap<instant, std::uint64_t> deadlines_;
+  trace::track_id track_ = 0; ///< 0: not asked for yet
 };
 
 } // namespace di::actors
