@@ -114,7 +114,7 @@ kv_room_table kv_room(const engine::model_spec& spec, const topology& t) {
     if (spec.ratio(layer) == 2)
       tails += u(verify_rows * 2 * spec.head_dim * 4);
   }
-  room.sequence_bytes = u(spec.num_hidden_layers * (spec.sliding_window + verify_rows)
+  room.sequence_bytes = u(spec.all_layers() * (spec.sliding_window + verify_rows)
                           * (spec.head_dim + spec.head_dim / 32))
                         + tails;
   room.context_pages = u((spec.max_position_embeddings + t.page_tokens - 1) / t.page_tokens);

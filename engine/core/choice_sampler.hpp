@@ -23,12 +23,22 @@ struct drawn_token {
 class choice_sampler {
 public:
   virtual ~choice_sampler() = default;
-  /// Draws the token at position history.size().
+  /// Draws the token at position history.size() + pending.size(). Changes nothing that a later draw
+  /// sees.
   /// @param logits   [vocab]
   /// @param history  prompt and output so far; all output tokens went through accept()
+  /// @param pending  tokens behind them that are not accepted yet: drafts, or tokens drawn already
   /// @errors bad_argument (a logit that is no number), internal
-  virtual result<drawn_token> draw(std::span<const float> logits,
-                                   std::span<const token_id> history) = 0;
+  virtual result<drawn_token> draw(std::span<const float> logits, std::span<const token_id> history,
+                                   std::span<const token_id> pending) = 0;
+  /// Draws a draft of that token from other logits, with the same rules and the same noise, so that
+  /// equal logits give equal tokens. No log probabilities.
+  virtual result<token_id> draw_draft(std::span<const float> logits,
+                                      std::span<const token_id> history,
+                                      std::span<const token_id> pending) {
+    DI_TRY(const drawn_token drawn, draw(logits, history, pending));
+    return drawn.token;
+  }
   /// Takes the next output token. reason != none if the choice ends with it.
   virtual proto::choice_end accept(token_id token) = 0;
 };

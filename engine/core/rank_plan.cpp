@@ -110,7 +110,7 @@ std::optional<token_id> rank_core::advance(sequence& s, std::span<const float> l
   if (s.remaining() > 0)
     return std::nullopt;
   const proto::sampling_params& wanted = s.owner->spec.sampling;
-  auto drawn = s.sampler->draw(logits, s.tokens);
+  auto drawn = s.sampler->draw(logits, s.tokens, {});
   if (!drawn) {
     end(s, {proto::finish_reason::error, -1, 0, drawn.error().code, drawn.error().what}, now);
     return std::nullopt;

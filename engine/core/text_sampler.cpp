@@ -47,17 +47,9 @@ public:
       seen_.add_prompt(prompt);
   }
 
-  result<drawn_token> draw(std::span<const float> logits,
-                           std::span<const token_id> history) override {
-    sample_row row;
-    row.logits = logits;
-    row.position = static_cast<std::uint32_t>(history.size());
-    row.choice = choice_;
-    row.output_index = output_;
-    row.history = &seen_;
-    // One set of buffers per thread serves all choices: contents mean nothing between calls.
-    thread_local sample_scratch scratch;
-    DI_TRY(const token_choice picked, picks_.pick(row, scratch));
+  result<drawn_token> draw(std::span<const float> logits, std::span<const token_id> history,
+                           std::span<const token_id> pending) override {
+    DI_TRY(const token_choice picked, pick(logits, history, pending, false));
     drawn_token drawn;
     drawn.token = picked.id;
     drawn.logprobs.logprob = picked.logprob.value_or(0);
@@ -66,6 +58,12 @@ public:
       drawn.logprobs.top_logprobs.push_back(t.logprob);
     }
     return drawn;
+  }
+
+  result<token_id> draw_draft(std::span<const float> logits, std::span<const token_id> history,
+                              std::span<const token_id> pending) override {
+    DI_TRY(const token_choice picked, pick(logits, history, pending, true));
+    return picked.id;
   }
 
   proto::choice_end accept(token_id token) override {
@@ -92,6 +90,21 @@ public:
   }
 
 private:
+  result<token_choice> pick(std::span<const float> logits, std::span<const token_id> history,
+                            std::span<const token_id> pending, bool draft) const {
+    sample_row row;
+    row.logits = logits;
+    row.position = static_cast<std::uint32_t>(history.size() + pending.size());
+    row.choice = choice_;
+    row.output_index = output_ + static_cast<std::uint32_t>(pending.size());
+    row.history = &seen_;
+    row.pending = pending;
+    row.id_only = draft;
+    // One set of buffers per thread serves all choices: contents mean nothing between calls.
+    thread_local sample_scratch scratch;
+    return picks_.pick(row, scratch);
+  }
+
   sampler picks_;
   stop_watch watch_;
   token_history seen_;

@@ -27,7 +27,7 @@ public:
   result<step_state> resume() override;
   std::span<const float> logits(std::size_t segment) const override;
   void attach_probe(step_probe* probe) override { step_.probe = probe; }
-  std::span<const bf16> taps() const override { return taps_view_; }
+  std::span<const bf16> taps(std::size_t segment) const override;
   void want_taps(bool wanted) override { want_taps_ = wanted; }
 
 private:
@@ -282,6 +282,17 @@ std::span<const float> cpu_forward::logits(std::size_t segment) const {
   DI_CHECK(segment < wanted_.size());
   return {logits_.data() + wanted_[segment].first * spec_.vocab_size,
           static_cast<std::size_t>(wanted_[segment].rows * spec_.vocab_size)};
+}
+
+std::span<const bf16> cpu_forward::taps(std::size_t segment) const {
+  DI_CHECK(segment < step_.segments.size());
+  if (taps_view_.empty())
+    return {};
+  const segment_rows& of = step_.segments[segment];
+  const auto width =
+      static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * spec_.hidden_size;
+  return taps_view_.subspan(static_cast<std::size_t>(of.first_row * width),
+                            static_cast<std::size_t>(of.rows * width));
 }
 
 } // namespace

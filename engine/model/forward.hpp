@@ -19,10 +19,6 @@ public:
   /// Shows every named tensor of the following steps to `probe`; null detaches. With a probe all
   /// rows are scored by the indexers, also where the selection would be "all" anyway.
   virtual void attach_probe(step_probe* probe) = 0;
-  /// Means over the streams at the draft layers' target layers: [rows, targets, hidden]; empty
-  /// unless asked for and the model has draft layers. @pre state done
-  virtual std::span<const bf16> taps() const = 0;
-  virtual void want_taps(bool wanted) = 0;
 };
 
 /// @param model, ops, stream  outlive the runner; the stream is used during calls only

@@ -20,6 +20,7 @@ std::size_t packed_bytes(kernels::row_format format, std::int64_t dim) {
 kv_layout make_kv_layout(const model_spec& spec, std::int64_t verify_rows) {
   kv_layout layout;
   layout.layers = spec.num_hidden_layers;
+  layout.draft_layers = spec.draft_layers();
   layout.window = spec.sliding_window;
   layout.verify_rows = std::max<std::int64_t>(verify_rows, 1);
   layout.ring_rows = layout.window + layout.verify_rows;
@@ -52,7 +53,7 @@ std::size_t kv_layout::private_bytes() const noexcept {
   for (const kv_source_layout& source : sources)
     if (source.ratio == 2)
       tails += static_cast<std::size_t>(tail_pairs * 2 * head_dim) * sizeof(float);
-  return static_cast<std::size_t>(layers * ring_rows) * window_row_bytes + tails;
+  return static_cast<std::size_t>((layers + draft_layers) * ring_rows) * window_row_bytes + tails;
 }
 
 std::size_t kv_layout::source_index(std::int64_t layer) const {

@@ -31,6 +31,7 @@ struct kv_layout {
   std::size_t page_bytes = 0;            ///< one page, all sources
 
   std::int64_t layers = 0;          ///< window rings per sequence
+  std::int64_t draft_layers = 0;    ///< draft rings per sequence, of the same size
   std::int64_t window = 0;          ///< [positions] that a query reads, itself counted in
   std::int64_t verify_rows = 0;     ///< [positions] that may be taken back
   std::int64_t ring_rows = 0;       ///< window + verify_rows; slot = position mod ring_rows
@@ -40,7 +41,7 @@ struct kv_layout {
 
   /// Compressed KV of one token [bytes]; a half entry counts half.
   double bytes_per_token() const noexcept;
-  /// Window rings and tails of one sequence [bytes].
+  /// Window rings, draft rings and tails of one sequence [bytes].
   std::size_t private_bytes() const noexcept;
   /// Pages for `length` tokens.
   std::int64_t pages_for(std::int64_t length) const noexcept {

@@ -40,6 +40,8 @@ sequence_state::sequence_state(const kv_layout& layout, page_pool& pool)
     : layout_{layout},
       pool_{pool},
       rings_(static_cast<std::size_t>(layout.layers * layout.ring_rows) * layout.window_row_bytes),
+      draft_rings_(static_cast<std::size_t>(layout.draft_layers * layout.ring_rows)
+                   * layout.window_row_bytes),
       tails_(layout.sources.size()),
       index_pages_(layout.sources.size()) {
   DI_CHECK(pool.page_bytes() >= layout.page_bytes);
@@ -84,6 +86,8 @@ result<void> sequence_state::truncate(std::int64_t length) {
   if (length == 0)
     longest_ = 0;
   tokens_.resize(static_cast<std::size_t>(length));
+  draft_end_ = std::min(draft_end_, length);
+  draft_gap_ = std::min(draft_gap_, draft_end_);
   const auto kept = static_cast<std::size_t>(layout_.pages_for(length));
   while (pages_.size() > kept) {
     pool_.release(pages_.back());
@@ -118,6 +122,23 @@ std::uint64_t sequence_state::hash() const {
       print.add(self->tail(s, length() - 1),
                 static_cast<std::size_t>(2 * layout_.head_dim) * sizeof(float));
   }
+  return print.value();
+}
+
+void sequence_state::draft_fed(std::int64_t first, std::int64_t end) {
+  DI_CHECK(draft_end_ <= first && first <= end && end <= length());
+  if (first > draft_end_)
+    draft_gap_ = first;
+  draft_end_ = end;
+}
+
+std::uint64_t sequence_state::draft_hash() const {
+  fingerprint print;
+  print.add(static_cast<std::uint64_t>(draft_begin()));
+  print.add(static_cast<std::uint64_t>(draft_end_));
+  for (std::int64_t layer = 0; layer < layout_.draft_layers; ++layer)
+    for (std::int64_t position = draft_begin(); position < draft_end_; ++position)
+      print.add(draft_row(layer, position), layout_.window_row_bytes);
   return print.value();
 }
 

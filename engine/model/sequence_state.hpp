@@ -8,6 +8,7 @@
 #include "messaging/base/ids.hpp"
 #include "messaging/base/result.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -45,8 +46,17 @@ public:
   /// @errors        ec::bad_argument
   result<void> truncate(std::int64_t length);
 
-  /// Fingerprint of all state that a later step can read. Equal states give equal values.
+  /// Fingerprint of all state that a later step can read. Equal states give equal values. Draft
+  /// rings are not in it: they may be fed or not.
   std::uint64_t hash() const;
+
+  /// Draft rings hold rows [draft_begin(), draft_end()) of the window; draft_end() <= length().
+  std::int64_t draft_begin() const noexcept {
+    return std::max(draft_gap_, draft_end_ - layout_.window);
+  }
+  std::int64_t draft_end() const noexcept { return draft_end_; }
+  /// Fingerprint of what a draft pass can read of the draft rings.
+  std::uint64_t draft_hash() const;
 
   // --- for step_runner
   /// Adds rows to the history once a step has written their state. @pre reserved
@@ -82,12 +92,29 @@ public:
            + static_cast<std::size_t>((position / 2) % layout_.tail_pairs * 2 * layout_.head_dim);
   }
 
+  // --- for draft_runner
+  /// Packed window row (fp8_32) of a draft layer, from 0. @pre position within the last ring_rows
+  std::byte* draft_row(std::int64_t layer, std::int64_t position) noexcept {
+    return draft_rings_.data()
+           + static_cast<std::size_t>(layer * layout_.ring_rows + position % layout_.ring_rows)
+                 * layout_.window_row_bytes;
+  }
+  const std::byte* draft_row(std::int64_t layer, std::int64_t position) const noexcept {
+    return const_cast<sequence_state*>(this)->draft_row(layer, position);
+  }
+  /// Rows [first, end) were written to the draft rings; what lies before a gap is no longer read.
+  /// @pre draft_end() <= first <= end <= length()
+  void draft_fed(std::int64_t first, std::int64_t end);
+
 private:
   const kv_layout& layout_;
   page_pool& pool_;
   std::vector<token_id> tokens_;
   std::int64_t longest_ = 0; ///< length whose rows may lie in the rings; truncate() must heed it
-  std::vector<std::byte> rings_;                           ///< [layers, ring_rows, window row]
+  std::vector<std::byte> rings_;       ///< [layers, ring_rows, window row]
+  std::vector<std::byte> draft_rings_; ///< [draft layers, ring_rows, window row]
+  std::int64_t draft_gap_ = 0;         ///< nothing before it was fed
+  std::int64_t draft_end_ = 0;
   std::vector<std::vector<float>> tails_;                  ///< [sources][tail_pairs, 2, head_dim]
   std::vector<page_id> pages_;                             ///< [pages]
   std::vector<std::byte*> page_data_;                      ///< [pages]

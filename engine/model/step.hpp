@@ -63,6 +63,12 @@ public:
   virtual result<step_state> resume() = 0;
   /// Logits of a segment: [rows wanted, vocab] fp32; valid until the next start(). @pre state done
   virtual std::span<const float> logits(std::size_t segment) const = 0;
+  /// Asks following steps for what draft layers read (draft_runner).
+  virtual void want_taps(bool /*wanted*/) {}
+  /// Of the LAST rows of a segment, as many as went through all layers: means over the streams at
+  /// the draft layers' target layers, [rows, targets, hidden]. Empty unless asked for and the model
+  /// has draft layers; valid until the next start(). @pre state done
+  virtual std::span<const bf16> taps(std::size_t /*segment*/) const { return {}; }
 };
 
 /// Rows for one expert in a shard's batch.

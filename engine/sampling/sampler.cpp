@@ -51,7 +51,7 @@ public:
     if (!params_.greedy() && (!forced || wants_processed()))
       cut_ = find_cut(params_, prepared_, scratch_);
     out.id = forced ? params_.forced_ids[row_.output_index] : params_.greedy() ? highest() : draw();
-    if (params_.logprobs)
+    if (wants_logprobs())
       DI_TRY_VOID(report(out));
     return out;
   }
@@ -227,8 +227,10 @@ private:
 
   // ---- step 10 ----
 
+  bool wants_logprobs() const noexcept { return params_.logprobs && !row_.id_only; }
+
   bool wants_processed() const noexcept {
-    return params_.logprobs
+    return wants_logprobs()
            && (params_.logprobs_values == logprobs_mode::processed_logprobs
                || params_.logprobs_values == logprobs_mode::processed_logits);
   }

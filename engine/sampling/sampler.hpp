@@ -28,6 +28,7 @@ struct sample_row {
   std::span<const token_id> pending = {};
   /// [ceil(vocab / 64)] bit set = allowed (grammar); empty = all.
   std::span<const std::uint64_t> mask = {};
+  bool id_only = false; ///< no logprobs, whatever the parameters ask for (drafts)
 };
 
 /// A token and the value that logprobs_mode asks for.

@@ -73,10 +73,11 @@ class sampler final : public engine::choice_sampler {
 public:
   sampler(const proto::request_spec& spec, std::uint32_t choice) : spec_{spec}, choice_{choice} {}
 
-  result<engine::drawn_token> draw(std::span<const float> row,
-                                   std::span<const token_id> history) override {
+  result<engine::drawn_token> draw(std::span<const float> row, std::span<const token_id> history,
+                                   std::span<const token_id> pending) override {
+    const std::uint64_t position = history.size() + pending.size();
     const auto score = [&](std::size_t t) {
-      const std::uint64_t noise = mix(mix(spec_.sampling.seed, history.size()), t * 16 + choice_);
+      const std::uint64_t noise = mix(mix(spec_.sampling.seed, position), t * 16 + choice_);
       return static_cast<std::uint64_t>(row[t]) + noise % 4096;
     };
     std::size_t best = 0;
@@ -124,7 +125,7 @@ inline std::vector<token_id> generate(const proto::request_spec& spec, std::uint
     }
     if (position + 1 < tokens.size())
       continue;
-    tokens.push_back(draws.draw(logits(x), tokens)->token);
+    tokens.push_back(draws.draw(logits(x), tokens, {})->token);
     if (draws.accept(tokens.back()).reason != proto::finish_reason::none)
       return {tokens.begin() + static_cast<std::ptrdiff_t>(spec.prompt.size()), tokens.end()};
   }

@@ -15,10 +15,11 @@ using test::sent;
 class counting_sampler final : public choice_sampler {
 public:
   explicit counting_sampler(token_id stop_at) : stop_at_{stop_at} {}
-  result<drawn_token> draw(std::span<const float> logits, std::span<const token_id>) override {
+  result<drawn_token> draw(std::span<const float> logits, std::span<const token_id>,
+                           std::span<const token_id> pending) override {
     if (logits.empty())
       return fail(ec::internal, "no logits");
-    return drawn_token{100 + drawn_, {0.5, {}, {}}};
+    return drawn_token{100 + drawn_ + static_cast<token_id>(pending.size()), {0.5, {}, {}}};
   }
   proto::choice_end accept(token_id token) override {
     ++drawn_;

@@ -37,7 +37,7 @@ TEST(kv_layout, keeps_a_window_row_per_layer_and_a_tail_per_pair_source) {
   const kv_layout layout = make_kv_layout(preset_spec("real"), 6);
   EXPECT_GE(layout.tail_pairs * 2, 8);
   const std::size_t tails = 3u * static_cast<std::size_t>(layout.tail_pairs) * 2 * 512 * 4;
-  EXPECT_EQ(layout.private_bytes(), 40u * 134u * 528u + tails);
+  EXPECT_EQ(layout.private_bytes(), (40u + 3u) * 134u * 528u + tails);
 }
 
 TEST(kv_layout, gives_every_page_whole_entries) {

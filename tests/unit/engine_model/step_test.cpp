@@ -134,11 +134,11 @@ TEST_F(step_test, an_expert_runner_refuses_what_the_model_does_not_have) {
 TEST_F(step_test, taps_the_layers_that_drafts_will_read) {
   const auto sequence = engine.sequence();
   engine.run(*sequence, tokens);
-  EXPECT_TRUE(engine.steps->taps().empty());
+  EXPECT_TRUE(engine.steps->taps(0).empty());
   engine.steps->want_taps(true);
   const auto again = engine.sequence();
   engine.run(*again, tokens);
-  EXPECT_EQ(engine.steps->taps().size(), 8u * 2u * 256u);
+  EXPECT_EQ(engine.steps->taps(0).size(), 8u * 2u * 256u);
 }
 
 } // namespace
