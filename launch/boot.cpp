@@ -57,7 +57,8 @@ std::string to_json(const boot_config& b) {
     j["batch"] = {{"prompts", b.batch->prompts},
                   {"prompts_name", b.batch->prompts_name},
                   {"output", b.batch->output},
-                  {"progress", b.batch->progress}};
+                  {"progress", b.batch->progress},
+                  {"window", b.batch->window}};
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -92,7 +93,8 @@ result<boot_config> parse_boot(std::string_view text) {
       const auto& c = j.at("batch");
       b.batch =
           batch_boot{c.at("prompts").get<std::string>(), c.at("prompts_name").get<std::string>(),
-                     c.at("output").get<std::string>(), c.at("progress").get<bool>()};
+                     c.at("output").get<std::string>(), c.at("progress").get<bool>(),
+                     c.at("window").get<std::uint32_t>()};
     }
     return b;
   } catch (const json::exception& e) {

@@ -30,6 +30,7 @@ struct batch_boot {
   std::string prompts_name; ///< what messages call it
   std::string output;       ///< absolute path; empty: standard output
   bool progress = false;    ///< terminal_fd is a terminal
+  std::uint32_t window = 0; ///< requests open at a time; 0: as many as fill every rank
   friend bool operator==(const batch_boot&, const batch_boot&) = default;
 };
 

@@ -32,6 +32,7 @@ struct run_arguments {
   std::string topology, prompts, output, log_dir, log_level, token_file;
   std::vector<std::string> sets;
   bool quiet = false;
+  std::uint32_t window = 0;
 };
 
 int complain(const std::string& what) {
@@ -57,6 +58,7 @@ result<cluster_options> options_of(const run_arguments& a, run_files& files) {
     DI_TRY_VOID(check_token_file(a.token_file));
   DI_TRY(o.program, own_program());
   DI_TRY(o.batch, files.open(a.prompts, a.output));
+  o.batch.window = a.window;
   o.batch.progress = ::isatty(STDERR_FILENO) == 1;
   o.log_dir = a.log_dir.empty() ? "" : fs::absolute(a.log_dir).string();
   o.quiet = a.quiet;
@@ -131,6 +133,10 @@ void add_run_commands(CLI::App& app, int& exit_code) {
   c->add_option("--log-level", a->log_level, "debug, info, warn, error or off")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
   c->add_flag("--quiet", a->quiet, "No logs on stderr");
+  c->add_option("--window", a->window,
+                "Requests open at a time; 1: one after the other. Default: 64 for each rank")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
   c->add_option("--token-file", a->token_file, "Agent launcher: written for the agents, mode 0600")
       ->option_text("FILE");
   c->callback([a, &exit_code] { exit_code = run(*a); });

@@ -129,7 +129,9 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
                          end_latch& latch) {
   DI_TRY(auto prompts, files.open(*c.boot.batch));
   actors::batch_settings b;
-  b.window = std::max(b.window, 64 * c.config.ep); // every rank can fill its steps
+  b.window = c.boot.batch->window != 0
+                 ? c.boot.batch->window
+                 : std::max(b.window, 64 * c.config.ep); // every rank can fill its steps
   b.prompts = std::move(prompts);
   b.write = actors::descriptor_writer(files.output ? files.output.get() : STDOUT_FILENO);
   if (files.progress)

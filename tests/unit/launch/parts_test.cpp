@@ -42,6 +42,7 @@ boot_config full_boot() {
   b.batch->prompts = "/p.jsonl";
   b.batch->output = "/o.jsonl";
   b.batch->progress = true;
+  b.batch->window = 3;
   return b;
 }
 
