@@ -91,6 +91,18 @@ class Run:
         text = self.err.decode().strip()
         return self.p.returncode, [json.loads(line) for line in self.out.decode().splitlines()], text.splitlines()[-1] if text else ""
 
+    def still_there(self):
+        """Pids of all that runs in the environment of this run, whoever their parent is now."""
+        mark, found = f"XDG_RUNTIME_DIR={self.runtime}\0".encode(), []
+        for path in glob.glob("/proc/[0-9]*/environ"):
+            try:
+                with open(path, "rb") as f:
+                    if mark in f.read():
+                        found.append(int(path.split("/")[2]))
+            except OSError:
+                continue
+        return found
+
     def leftovers(self, pids=()):
         return [p for p in pids if alive(p)] + glob.glob(self.runtime + "/*") + sorted(segments() - self.shared)
 

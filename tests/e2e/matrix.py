@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every completion of a mixed workload must be the same bytes whatever the cluster does: any group size, speculation, prefix cache, moving experts.
+
+The reference: each request alone, on one rank, nothing switched on. Then all requests together, for every cell of the matrix
+{ep} x {speculation} x {prefix} x {rebalance}. Compared: token ids, text, finish reason, logprobs to the last bit; after every run no
+process, socket folder or shared memory of it may be left. Prints one line a cell on stderr and one JSON object on stdout (or --output,
+rewritten after every cell); exit code 1 on any difference, 2 if the build lacks a cell that was asked for by name.
+
+    tests/e2e/matrix.py --dilaunch build-release/launch/dilaunch
+    tests/e2e/matrix.py --dilaunch D --requests 60 --cells "ep=16 speculation=off,varlen rebalance=forced"
+    tests/e2e/matrix.py --dilaunch D --self-test
+"""
+import argparse
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import workload
+from cluster_run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+AXES = {
+    "ep": ("1", "4", "7", "16", "64"),
+    "speculation": ("off", "fixed:5", "varlen"),
+    "prefix": ("off", "exact"),
+    "rebalance": ("off", "forced"),
+}
+KEYS = {"speculation": "roles.decode.speculation", "prefix": "kv.prefix", "rebalance": "roles.decode.rebalance"}
+FORCED = "forced:8"  # a random placement every so many steps
+# Of an answer; says how it was served.
+NOT_COMPARED = ("timings",)
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def cells(chosen):
+    """[{"ep": "1", "speculation": "off", ...}] of the words `axis=value,value`; axes that are not named have all their values."""
+    wanted = dict(AXES)
+    for word in chosen.split():
+        axis, _, values = word.partition("=")
+        if axis not in AXES:
+            raise SystemExit(f"matrix.py: no axis {axis}; there are {' '.join(AXES)}")
+        wanted[axis] = tuple(values.split(","))
+    return [dict(zip(wanted, values)) for values in itertools.product(*wanted.values())]
+
+
+def redundant_experts(experts, ranks):
+    """At least one copy to move, and the same number of slots on every rank."""
+    return 0 if ranks == 1 else ranks * ((experts + ranks) // ranks) - experts
+
+
+def topology_of(cell, model, more=()):
+    """(topology file, values of --set)"""
+    ranks = int(cell["ep"])
+    with open(Path(model) / "config.json") as f:
+        config = json.load(f)
+    experts = config.get("text_config", config)["n_routed_experts"]
+    sets = [f"model.path={Path(model).resolve()}", f"cluster.nodes[0].ranks={ranks}", f"roles.decode.ep={ranks}",
+            f"roles.decode.redundant_experts={redundant_experts(experts, ranks)}", "cluster.start_timeout=200s"]
+    for axis, key in KEYS.items():
+        value = FORCED if cell[axis] == "forced" else cell[axis]
+        if value != "off":
+            sets.append(f"{key}={value}")
+    return f"{ROOT}/launch/topologies/{'ep64' if ranks == 64 else 'local1'}.yaml", sets + list(more)
+
+
+def unsupported(dilaunch, cell, model, more):
+    """Why this build cannot run the cell, or nothing."""
+    topology, sets = topology_of(cell, model, more)
+    command = [dilaunch, "validate", "--topology", topology]
+    for s in sets:
+        command += ["--set", s]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
+
+
+def serving_fields(dilaunch, model):
+    """Those request fields of the workload that this build knows: a refused line names its unknown key."""
+    found = []
+    for field in workload.SERVING_FIELDS:
+        value = {"speculation": "off", "priority": 1, "deadline_ms": 3_600_000}[field]
+        topology, sets = topology_of({"ep": "1", "speculation": "off", "prefix": "off", "rebalance": "off"}, model)
+        run = Run(dilaunch, topology, [{"prompt_ids": [5], "max_tokens": 1, field: value}], sets=sets)
+        try:
+            code, answers, _ = run.finish(60)
+            if code == 0 and "error" not in answers[0]:
+                found.append(field)
+        finally:
+            run.remove()
+    return tuple(found)
+
+
+def difference(want, got, at=""):
+    """The first place where two answers differ: (path, wanted, found), or nothing. Numbers count to the last bit."""
+    if type(want) is not type(got):
+        return at, want, got
+    if isinstance(want, dict):
+        for key in list(want) + [k for k in got if k not in want]:
+            if key in NOT_COMPARED:
+                continue
+            if key not in got or key not in want:
+                return f"{at}.{key}", want.get(key, "absent"), got.get(key, "absent")
+            if found := difference(want[key], got[key], f"{at}.{key}"):
+                return found
+        return None
+    if isinstance(want, list):
+        for i, (w, g) in enumerate(zip(want, got)):
+            if found := difference(w, g, f"{at}[{i}]"):
+                return found
+        return None if len(want) == len(got) else (f"{at} (its length)", len(want), len(got))
+    return None if repr(want) == repr(got) else (at, want, got)
+
+
+def compare(lines, want, got):
+    """[{"id", "at", "want", "got", "request"}] of the answers that differ, are missing or too many."""
+    problems, by_id = [], {}
+    for answer in got:
+        if answer.get("id") in by_id:
+            problems.append({"id": answer["id"], "at": "answered twice"})
+        by_id[answer.get("id")] = answer
+    for line, expected in zip(lines, want):
+        answer = by_id.pop(line["id"], None)
+        found = ("", "an answer", "none") if answer is None else difference(expected, answer)
+        if found:
+            told = dict(line)
+            if len(told.get("prompt_ids", ())) > 12:
+                told["prompt_ids"] = f"{len(line['prompt_ids'])} ids"
+            problems.append({"id": line["id"], "at": found[0], "want": found[1], "got": found[2], "request": told,
+                             "want_ids": expected.get("ids"), "got_ids": (answer or {}).get("ids")})
+    return problems + [{"id": i, "at": "nobody asked"} for i in by_id]
+
+
+EVENT = re.compile(r"\S+Z \w+ (/\S+) (\w+)((?: \w+=(?:\"[^\"]*\"|\S+))*)$")
+
+
+def events(text):
+    """{event: [{field: value}]} of the log lines."""
+    found = {}
+    for line in text.splitlines():
+        if hit := EVENT.search(line):
+            fields = dict(pair.split("=", 1) for pair in hit[3].split() if "=" in pair)
+            found.setdefault(hit[2], []).append(fields)
+    return found
+
+
+def counts(text):
+    """What the run tells about itself, summed over its processes."""
+    seen, out = events(text), {}
+    for event, names in COUNTED.items():
+        for fields in seen.get(event, ()):
+            for name, short in names.items():
+                if name in fields:
+                    out[short] = out.get(short, 0) + float(fields[name])
+    return {k: int(v) if v == int(v) else round(v, 3) for k, v in out.items()}
+
+
+# log event: {its field: name in the report}
+COUNTED = {"batch_finished": {"prompt_tokens": "prompt_tokens", "output_tokens": "tokens", "failed": "failed"}}
+
+
+def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
+    """(answers, facts, problems) of one run."""
+    run = Run(dilaunch, topology, lines, args=("--log-level", "info", *args), sets=sets)
+    began, problems, answers, code = time.monotonic(), [], [], None
+    try:
+        try:
+            code, answers, last = run.finish(seconds)
+            if code != 0:
+                problems.append({"at": f"exit code {code}", "got": last, "stderr": run.err.decode()[-3000:]})
+        except subprocess.TimeoutExpired as late:
+            out, err = (late.output or b"").decode(), (late.stderr or b"").decode()
+            problems.append({"at": f"not done after {seconds} s", "got": f"{out.count(chr(10))} of {len(lines)} answers", "stderr": err[-3000:],
+                             "processes": {name: Path(f"/proc/{pid}/wchan").read_text() for name, pid in run.processes().items()}})
+            run.p.kill()
+            run.p.communicate()
+        except ValueError as broken:
+            problems.append({"at": "an answer is no JSON", "got": str(broken)})
+        wall = time.monotonic() - began
+        facts = counts(run.err.decode())
+        problems += [{"at": "left over", "got": str(what)} for what in run.leftovers(run.still_there())]
+    finally:
+        run.remove()
+    if not isinstance(code, int):
+        answers = []
+    facts["tokens"] = facts.get("tokens", sum(a.get("output_tokens", 0) for a in answers))
+    return answers, {"wall_s": round(wall, 2), "tokens_per_s": round(facts["tokens"] / wall, 1), **facts}, problems
+
+
+def run_matrix(options, chosen, report, save):
+    lines = workload.make(options.requests, options.seed, options.model, options.longest)
+    fields = serving_fields(options.dilaunch, options.model)
+    served = workload.make(options.requests, options.seed, options.model, options.longest, fields)
+    assert workload.plain(served) == lines
+    alone = {"ep": "1", "speculation": "off", "prefix": "off", "rebalance": "off"}
+    topology, sets = topology_of(alone, options.model)
+    want, facts, problems = answer_all(options.dilaunch, topology, sets, lines, options.limit, ("--window", "1"))
+    report.update(requests=len(lines), request_fields=fields, reference={**facts, "problems": problems}, cells=[])
+    say(f"reference: {len(want)} answers, {facts['tokens']} tokens, {facts['wall_s']} s{', PROBLEMS' if problems else ''}")
+    failed = [a for a in want if "error" in a]
+    if problems or len(want) != len(lines) or failed:
+        report["reference"]["failed"] = failed[:3]
+        return False
+    if options.corrupt:
+        victim = next(a for a in reversed(want) if a.get("ids"))
+        victim["ids"][-1] ^= 1
+    good = True
+    for cell in chosen:
+        name = " ".join(f"{k}={v}" for k, v in cell.items())
+        if why := unsupported(options.dilaunch, cell, options.model, options.set):
+            report["cells"].append({**cell, "skipped": why})
+            say(f"{name}: skipped: {why}")
+        else:
+            topology, sets = topology_of(cell, options.model, options.set)
+            got, facts, problems = answer_all(options.dilaunch, topology, sets, served, options.limit)
+            wrong = compare(lines, want, got)
+            good = good and not wrong and not problems
+            report["cells"].append({**cell, "requests": len(got), "different": len(wrong), **facts, "problems": problems[:10], "first_differences": wrong[:3]})
+            say(f"{name}: {len(got)} answers, {len(wrong)} differ, {facts}{', ' + str(problems[:2]) if problems else ''}")
+            for d in wrong[:1]:
+                say("  " + json.dumps(d, ensure_ascii=False)[:2000])
+        save()
+        if options.stop and not good:
+            break
+    return good
+
+
+def self_test():
+    """compare() must find every kind of damage."""
+    lines = [{"id": "a"}, {"id": "b"}]
+    logprob = {"id": 5, "logprob": -0.1, "top": []}
+    want = [{"id": "a", "text": "x", "ids": [5], "finish_reason": "stop", "logprobs": [logprob], "timings": {"total_ms": 1}}, {"id": "b", "choices": [{"index": 0, "ids": [7, 8]}]}]
+    copy = lambda: json.loads(json.dumps(want))
+    assert compare(lines, want, copy()) == []
+    same = copy()
+    same[0]["timings"]["total_ms"] = 2
+    assert compare(lines, want, same) == []
+    damages = {
+        ".ids[0]": lambda a: a[0]["ids"].__setitem__(0, 6), ".text": lambda a: a[0].update(text="y"), ".finish_reason": lambda a: a[0].update(finish_reason="length"),
+        ".logprobs[0].logprob": lambda a: a[0]["logprobs"][0].update(logprob=-0.10000000000000002), ".choices[0].ids (its length)": lambda a: a[1]["choices"][0]["ids"].pop(),
+        ".stop": lambda a: a[0].update(stop="x"), "": lambda a: a.pop(0),
+    }
+    for at, damage in damages.items():
+        broken = copy()
+        damage(broken)
+        found = compare(lines, want, broken)
+        assert [f["at"] for f in found] == [at], (at, found)
+    assert [f["at"] for f in compare(lines, want, copy() + [{"id": "c"}])] == ["nobody asked"]
+    assert len(cells("")) == 60 and len(cells("ep=1,4 rebalance=off")) == 12
+    assert [redundant_experts(32, n) for n in (1, 4, 7, 16, 64)] == [0, 4, 3, 16, 32]
+
+
+def commit_of(folder):
+    git = lambda *args: subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True).stdout.strip()
+    return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dilaunch", required=True)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--longest", type=int, default=3000, help="tokens of the longest prompt")
+    parser.add_argument("--model", default=str(ROOT / "launch/models/demo"))
+    parser.add_argument("--cells", default="", help='"axis=value,value ...": ' + "; ".join(f"{k}: {' '.join(v)}" for k, v in AXES.items()))
+    parser.add_argument("--set", action="append", default=[], help="for every cell, not for the reference")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for one run")
+    parser.add_argument("--commit", default="", help="of the build; default: of this folder")
+    parser.add_argument("--output", default="", help="file for the report")
+    parser.add_argument("--stop", action="store_true", help="at the first problem")
+    parser.add_argument("--corrupt", action="store_true", help="change one token of the reference: must fail")
+    parser.add_argument("--self-test", action="store_true")
+    options = parser.parse_args()
+    self_test()
+    if options.self_test:  # one difference in every cell, and exit code 1
+        options.corrupt, options.requests, options.cells, options.longest = True, 12, "ep=1,2 speculation=off prefix=off rebalance=off", 200
+    report = {"matrix": "dilaunch run", "commit": options.commit or commit_of(ROOT), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seed": options.seed,
+              "model": os.path.basename(options.model), "cores": os.cpu_count(), "set": options.set}
+    began = time.monotonic()
+
+    def save():
+        report["seconds"] = round(time.monotonic() - began, 1)
+        text = json.dumps(report, ensure_ascii=False, indent=1)
+        if options.output:
+            Path(options.output).write_text(text + "\n")
+        return text
+
+    good = run_matrix(options, cells(options.cells), report, save)
+    report["good"] = good
+    text = save()
+    if not options.output:
+        print(text)
+    if options.self_test:
+        found = [c.get("different") for c in report["cells"]]
+        say(f"self-test: {found} differences found, one in each cell was made")
+        return 0 if not good and found == [1, 1] else 1
+    if good and options.cells and any("skipped" in c for c in report["cells"]):
+        return 2
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

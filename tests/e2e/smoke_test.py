@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: many rank processes on one small host give the bytes of one rank alone; what is compared can fail.
+Method: `ep64`: 8 requests on the topology of 64 ranks. `ep16`: a short mixed workload on 16 ranks, off and with everything on.
+Usage: smoke_test.py DILAUNCH SOURCE_DIR ep64|ep16"""
+import sys
+import unittest
+
+import matrix
+import workload
+
+DILAUNCH, SOURCE, KIND = sys.argv[1:4]
+MODEL = f"{SOURCE}/launch/models/demo"
+SEED, LIMIT_S = 4, 60
+PLAIN = {"speculation": "off", "prefix": "off", "rebalance": "off"}
+# What the build at hand can do; a cell is left out only if `dilaunch validate` refuses its topology.
+EP16 = [PLAIN, {"speculation": "fixed:5", "prefix": "off", "rebalance": "off"}, {"speculation": "varlen", "prefix": "exact", "rebalance": "forced"}]
+
+
+class SmokeTest(unittest.TestCase):
+    def answers(self, cell, lines, *args):
+        topology, sets = matrix.topology_of(cell, MODEL)
+        got, facts, problems = matrix.answer_all(DILAUNCH, topology, sets, lines, LIMIT_S, args)
+        print(f"{cell}: {facts}")
+        self.assertEqual(problems, [])
+        self.assertEqual([a.get("error") for a in got], [None] * len(lines))
+        return got
+
+    def equal(self, cells, count, longest):
+        lines = workload.make(count, SEED, MODEL, longest)
+        served = workload.make(count, SEED, MODEL, longest, matrix.serving_fields(DILAUNCH, MODEL))
+        alone = self.answers({"ep": "1", **PLAIN}, lines, "--window", "1")
+        ran = 0
+        for cell in cells:
+            if why := matrix.unsupported(DILAUNCH, cell, MODEL, ()):
+                print(f"{cell}: left out: {why}")
+                continue
+            with self.subTest(**cell):
+                self.assertEqual(matrix.compare(lines, alone, self.answers(cell, served))[:3], [])
+            ran += 1
+        self.assertGreaterEqual(ran, 1)
+
+    def test_compares_to_the_last_bit(self):
+        matrix.self_test()
+
+    @unittest.skipUnless(KIND == "ep64", "the other test")
+    def test_64_ranks_give_the_bytes_of_one(self):
+        self.equal([{"ep": "64", **PLAIN}, {"ep": "64", **EP16[-1]}], 8, 300)
+
+    @unittest.skipUnless(KIND == "ep16", "the other test")
+    def test_16_ranks_with_everything_on_give_the_bytes_of_one(self):
+        self.equal([{"ep": "16", **cell} for cell in EP16], 40, 700)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=0, warnings="ignore")
