@@ -68,6 +68,9 @@ private:
     std::array<bin, bins> histogram{};
     double slope = 1, offset = 0;
   };
+  void fit(record& r) const;
+  void rescale();
+
   calibration_options options_;
   std::vector<record> records_;
   std::uint32_t since_fit_ = 0;
@@ -88,7 +91,7 @@ public:
   void observe(std::uint64_t generation, std::uint32_t verified, std::uint32_t accepted) noexcept;
 
 private:
-  static constexpr double forget = 0.9, prior_weight = 2;
+  static constexpr float forget = 0.9F, prior_weight = 2;
   void enter(std::uint64_t generation) noexcept;
   std::array<float, drafts_max> reached_{}, accepted_{};
   std::uint64_t generation_ = 0;

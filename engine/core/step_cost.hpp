@@ -5,11 +5,11 @@
 // work = sum over the segments of rows * (context + rows / 2): what attention reads, where context
 // is the number of positions before the segment's first row.
 //
-// The fit: normal equations with forgetting, in two memories. The short one follows the machine;
-// the long one holds directions in which recent steps say nothing (all steps of one size), so that
-// collinear data cannot blow a coefficient up. Steps weigh by 1 / t^2 (relative error), and a step
-// far from the model (a page fault, a busy neighbour) weighs less in proportion. Coefficients are
-// the non-negative least squares solution: three unknowns, so all active sets are tried.
+// The fit: least squares with forgetting; steps weigh by 1 / t^2 (relative error), and a step far
+// from the model (a page fault, a busy neighbour) weighs less in proportion. It is pulled a little
+// towards the coefficients of the step before: in directions in which recent steps say nothing (all
+// of one size), they stay where they were instead of blowing up. Coefficients are the non-negative
+// solution; with three unknowns every active set is tried.
 #pragma once
 
 #include <array>
@@ -34,11 +34,9 @@ struct step_shape {
 };
 
 struct step_cost_options {
-  double forget_short = 0.98;  ///< per step; remembers about 50 steps
-  double forget_long = 0.9995; ///< per step; about 2,000
-  double long_share = 1e-3;    ///< weight of the long memory beside the short one
-  double prior_weight = 1e-6;  ///< of the coefficients below, in steps
-  double outlier_spreads = 3;  ///< residuals beyond this many mean deviations count less
+  double forget = 0.98; ///< per step; 0.98 remembers about 50 steps
+  double pull = 1e-3;   ///< towards the previous coefficients, as a share of the data's weight
+  double outlier_spreads = 3; ///< residuals beyond this many mean deviations count less
   double a_ms = 1, b_ms = 0.1, c_ms = 1e-5; ///< until steps are measured
 };
 
@@ -70,18 +68,13 @@ public:
   std::string to_string() const;
 
 private:
-  /// Weighted sums: x x^T (upper triangle by rows) and x t, x = (1, rows, work) in units_.
-  struct memory {
-    std::array<double, 6> xx{};
-    std::array<double, 3> xt{};
-    void add(const std::array<double, 3>& x, double t, double weight, double forget) noexcept;
-  };
   void solve() noexcept;
 
   step_cost_options options_;
-  std::array<double, 3> k_; ///< a, b, c
-  memory short_, long_;
-  double spread_ = 0; ///< mean relative deviation that is not an outlier's
+  std::array<double, 3> k_;    // a, b, c
+  std::array<double, 6> xx_{}; // decayed sums of x x^T, upper triangle by rows; x = (1, rows, work)
+  std::array<double, 3> xt_{}; // of x t
+  double spread_ = 0.5;        // mean relative deviation, outliers cut
   double error_ = 0;
   std::uint64_t steps_ = 0, refused_ = 0, outliers_ = 0;
 };

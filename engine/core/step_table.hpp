@@ -12,7 +12,7 @@
 // down as a whole so moves buckets that have not been seen for long.
 //
 // Why there is no term for the expected number of distinct experts: it is a function of the rows,
-// and each bucket has measured it. It would matter for extrapolation only (expected_experts()).
+// and each bucket has measured it, flattening included. It could help beyond the last bucket only.
 #pragma once
 
 #include <array>
@@ -66,9 +66,5 @@ private:
   double slope_ = 0; ///< [ms/row] beyond the last node
   std::size_t known_ = 0;
 };
-
-/// Experts that `rows` rows touch, if expert e is chosen by a row with probability p[e]:
-/// sum of 1 - (1 - p)^rows. @source decode.md A.3.3
-double expected_experts(std::span<const double> p, double rows) noexcept;
 
 } // namespace di::engine

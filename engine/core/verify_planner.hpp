@@ -3,11 +3,10 @@
 // Pure; one per rank, which plans its own steps.
 //
 // A sequence offers survivals a_1 >= a_2 >= ...: a_j = chance that its first j drafts are all
-// accepted. A step that verifies l drafts of it yields 1 + a_1 + ... + a_l tokens. For K drafts in
-// all, the K largest survivals are best, and they are a prefix of each sequence. The plan is the K
-// with the most tokens per millisecond, found by looking at every K (the curve has many local
-// maxima). Under sample-then-match the emitted tokens do not depend on the plan, so fresh
-// confidences may be used for both K and the choice. @source decode.md A.3.1, A.3.2
+// accepted. A step that verifies l drafts of it yields 1 + a_1 + ... + a_l tokens. The plan is the
+// one with the most tokens per millisecond (length_search.hpp) by the tables of measured steps.
+// Under sample-then-match the emitted tokens do not depend on the plan, so fresh confidences may be
+// used for both the number and the choice of drafts. @source decode.md A.3, A.3.4
 //
 // Uniform plans (every sequence k drafts: 0, all, and between) need no trimming. The best of them
 // is taken unless a trimmed plan gains at least `gain_min`: by the model the result is never worse
@@ -20,6 +19,7 @@
 //   observe_step(), observe_draft()  measured times
 #pragma once
 
+#include "engine/core/length_search.hpp"
 #include "engine/core/speculation_choice.hpp"
 #include "engine/core/step_table.hpp"
 
@@ -36,52 +36,17 @@ struct verify_offer {
   speculation_choice wanted; ///< of its request; off: none, fixed: always min(drafts, limit)
   std::uint32_t limit = 0;   ///< [drafts] by tokens left, pages, context; and survivals.size()
   double context = 0;        ///< [positions] before the step
-  std::span<const float> survivals; ///< [drafts]; NaN and all behind it count as 0; made monotone
+  std::span<const float> survivals; ///< [drafts] fresh ones; NaN and all behind it is not used
 };
-
-struct verify_plan {
-  /// How the lengths were found.
-  enum class kind : std::uint8_t { none, all, uniform, trimmed };
-  std::vector<std::uint32_t> lengths; ///< [offers] drafts to verify, a prefix of each
-  std::uint32_t drafts = 0;           ///< sum of lengths
-  double tokens = 0;                  ///< expected, one per offer included
-  double step_ms = 0;                 ///< predicted, the draft pass included; 0: no model yet
-  kind how = kind::none;
-};
-std::string_view to_string(verify_plan::kind how) noexcept;
 
 struct verify_planner_options {
-  double gain_min = 0.01;         ///< what trimming must gain over the best uniform length
+  length_rules lengths;
   double gain_on = 0.02;          ///< what drafting must gain to be switched on again
-  double trim_ms = 0;             ///< [ms] that a trimmed plan costs beyond a uniform one
   std::uint32_t rows_max = 0;     ///< [rows] of a step at most, drafts included; 0: no bound
   std::uint32_t probe_first = 64; ///< [steps] without drafts before one tries again; doubles
   std::uint32_t probe_max = 1024; ///< [steps] up to here
-  double survival_min = 1e-6;     ///< drafts below are never verified
   double forget = 0.98;           ///< per step, of what survivals look like
   step_table_options step, draft;
-};
-
-/// The pure search. step_ms[K] = time of the step with K drafts, [sum of limits + 1] or less (then
-/// K is capped). Trimmed plans pay trim_ms on top. Writes plan.lengths; reuses its memory.
-/// Ties: fewer drafts; among equal survivals the smaller position, then the smaller offer.
-/// `limits` [offers] hold for varlen offers; survivals as in verify_offer.
-class length_search {
-public:
-  struct slot {
-    float survival;
-    std::uint32_t offer;
-    std::uint32_t position; ///< from 0
-  };
-  /// @param tokens  expected without any draft (1 per offer, and what fixed ones yield)
-  /// @param counts  [offers] how many of survivals are usable
-  void run(std::span<const std::span<const float>> survivals, std::span<const std::uint32_t> counts,
-           std::span<const double> step_ms, double tokens, double gain_min, double trim_ms,
-           verify_plan& plan);
-
-private:
-  std::vector<slot> slots_;
-  std::vector<float> flat_; // monotone copies
 };
 
 /// Owned by RANK, used on its thread only.
@@ -125,9 +90,10 @@ public:
 
 private:
   static constexpr std::size_t bins = 64;
-  void remember(std::span<const verify_offer> offers);
+  void remember();
+  std::uint32_t sort_out(std::span<const verify_offer> offers, std::uint32_t room, double& tokens);
   double drafting_rate(std::uint32_t sequences, std::uint32_t drafted_anyway,
-                       std::uint32_t other_rows);
+                       std::uint32_t other_rows) const;
 
   verify_planner_options options_;
   step_table step_, draft_;
@@ -136,10 +102,10 @@ private:
   length_search search_;
   std::vector<double> ms_;
   std::vector<std::span<const float>> survivals_;
-  std::vector<std::uint32_t> counts_;
+  std::vector<std::uint32_t> counts_, fixed_;
   std::array<double, bins> seen_{}; ///< decayed number of survivals by value
   double seen_offers_ = 0;          ///< decayed number of offers
-  bool drafting_ = true;
+  bool drafting_ = true, probing_ = false;
   std::uint32_t since_draft_ = 0, probe_after_ = 0;
   std::uint64_t plans_ = 0, skipped_ = 0;
   std::array<std::uint64_t, 4> by_kind_{};
