@@ -9,6 +9,7 @@ rewritten after every cell); exit code 1 on any difference, 2 if the build lacks
 
     tests/e2e/matrix.py --dilaunch build-release/launch/dilaunch
     tests/e2e/matrix.py --dilaunch D --requests 60 --cells "ep=16 speculation=off,varlen rebalance=forced"
+    tests/e2e/matrix.py --dilaunch D --cells "ep=1,4 room=tight"
     tests/e2e/matrix.py --dilaunch D --self-test
 """
 import argparse
@@ -31,6 +32,7 @@ AXES = {
     "prefix": ("off", "exact"),
     "rebalance": ("off", "forced"),
 }
+MORE_AXES = {"room": ("full", "tight")}  # tight: the pages of one full context for all sequences of a rank
 KEYS = {"speculation": "roles.decode.speculation", "prefix": "kv.prefix", "rebalance": "roles.decode.rebalance"}
 FORCED = "forced:8"  # a random placement every so many steps
 # Of an answer; says how it was served.
@@ -42,12 +44,12 @@ def say(text):
 
 
 def cells(chosen):
-    """[{"ep": "1", "speculation": "off", ...}] of the words `axis=value,value`; axes that are not named have all their values."""
+    """[{"ep": "1", "speculation": "off", ...}] of the words `axis=value,value`; the four axes that are not named have all their values."""
     wanted = dict(AXES)
     for word in chosen.split():
         axis, _, values = word.partition("=")
-        if axis not in AXES:
-            raise SystemExit(f"matrix.py: no axis {axis}; there are {' '.join(AXES)}")
+        if axis not in AXES | MORE_AXES:
+            raise SystemExit(f"matrix.py: no axis {axis}; there are {' '.join(AXES | MORE_AXES)}")
         wanted[axis] = tuple(values.split(","))
     return [dict(zip(wanted, values)) for values in itertools.product(*wanted.values())]
 
@@ -55,6 +57,15 @@ def cells(chosen):
 def redundant_experts(experts, ranks):
     """At least one copy to move, and the same number of slots on every rank."""
     return 0 if ranks == 1 else ranks * ((experts + ranks) // ranks) - experts
+
+
+def validate(dilaunch, topology, sets):
+    """What `dilaunch validate` complains of; empty if it does not."""
+    command = [dilaunch, "validate", "--topology", topology]
+    for s in sets:
+        command += ["--set", s]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
 def topology_of(cell, model, more=()):
@@ -72,14 +83,17 @@ def topology_of(cell, model, more=()):
     return f"{ROOT}/launch/topologies/{'ep64' if ranks == 64 else 'local1'}.yaml", sets + list(more)
 
 
+def with_room(dilaunch, cell, topology, sets):
+    """The sets and, in a tight cell, a kv.room of what the fixed parts and one full context take, as the refusal of less tells it."""
+    if cell.get("room") != "tight":
+        return sets
+    told = validate(dilaunch, topology, sets + ["kv.room=65536B"])
+    return sets + [f"kv.room={re.search('([0-9]+) bytes are needed', told)[1]}B"]
+
+
 def unsupported(dilaunch, cell, model, more):
     """Why this build cannot run the cell, or nothing."""
-    topology, sets = topology_of(cell, model, more)
-    command = [dilaunch, "validate", "--topology", topology]
-    for s in sets:
-        command += ["--set", s]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
+    return validate(dilaunch, *topology_of(cell, model, more)).rpartition("\n")[2]
 
 
 def serving_fields(dilaunch, model):
@@ -219,6 +233,7 @@ def run_matrix(options, chosen, report, save):
             say(f"{name}: skipped: {why}")
         else:
             topology, sets = topology_of(cell, options.model, options.set)
+            sets = with_room(options.dilaunch, cell, topology, sets)
             got, facts, problems = answer_all(options.dilaunch, topology, sets, served, options.limit)
             wrong = compare(lines, want, got)
             good = good and not wrong and not problems
@@ -269,7 +284,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--longest", type=int, default=3000, help="tokens of the longest prompt")
     parser.add_argument("--model", default=str(ROOT / "launch/models/demo"))
-    parser.add_argument("--cells", default="", help='"axis=value,value ...": ' + "; ".join(f"{k}: {' '.join(v)}" for k, v in AXES.items()))
+    parser.add_argument("--cells", default="", help='"axis=value,value ...": ' + "; ".join(f"{k}: {' '.join(v)}" for k, v in (AXES | MORE_AXES).items()))
     parser.add_argument("--set", action="append", default=[], help="for every cell, not for the reference")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one run")
     parser.add_argument("--commit", default="", help="of the build; default: of this folder")
