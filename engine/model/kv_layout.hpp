@@ -43,6 +43,10 @@ struct kv_layout {
   double bytes_per_token() const noexcept;
   /// Window rings, draft rings and tails of one sequence [bytes].
   std::size_t private_bytes() const noexcept;
+  /// Layers up to the last KV source, that one included; 0 if there is none.
+  std::int64_t encoder_layers() const noexcept {
+    return sources.empty() ? 0 : sources.back().layer + 1;
+  }
   /// Pages for `length` tokens.
   std::int64_t pages_for(std::int64_t length) const noexcept {
     return (length + page_tokens - 1) / page_tokens;

@@ -55,47 +55,94 @@ sequence_state::~sequence_state() {
     pool_.release(page);
 }
 
+void sequence_state::add_page(page_id page) {
+  pages_.push_back(page);
+  page_data_.push_back(pool_.data(page));
+  for (std::size_t s = 0; s < layout_.sources.size(); ++s)
+    index_pages_[s].push_back(page_data_.back() + layout_.sources[s].index_offset);
+}
+
+void sequence_state::drop_last_page() {
+  pool_.release(pages_.back());
+  pages_.pop_back();
+  page_data_.pop_back();
+  for (auto& pages : index_pages_)
+    pages.pop_back();
+}
+
+std::int64_t sequence_state::pages_wanted(std::int64_t length) const {
+  if (layout_.sources.empty() || length <= this->length())
+    return 0;
+  const std::int64_t held = static_cast<std::int64_t>(pages_.size());
+  const std::int64_t last = layout_.pages_for(length);
+  std::int64_t wanted = std::max<std::int64_t>(0, last - held);
+  for (std::int64_t i = first_written_page(); i < std::min(held, last); ++i)
+    wanted += pool_.references(pages_[static_cast<std::size_t>(i)]) > 1 ? 1 : 0;
+  return wanted;
+}
+
+std::int64_t sequence_state::first_written_page() const noexcept {
+  return std::max(length(), floors_.write) / page_tokens;
+}
+
 result<void> sequence_state::reserve(std::int64_t length) {
-  const auto wanted = static_cast<std::size_t>(layout_.pages_for(length));
-  if (layout_.sources.empty() || wanted <= pages_.size())
+  const std::int64_t missing = pages_wanted(length);
+  if (missing == 0)
     return {};
-  const std::size_t missing = wanted - pages_.size();
-  if (missing > pool_.free_pages())
+  if (missing > static_cast<std::int64_t>(pool_.free_pages()))
     return fail(ec::kv_exhausted,
                 "a sequence of {} tokens needs {} more KV pages, {} of {} are free", length,
                 missing, pool_.free_pages(), pool_.pages());
-  for (std::size_t i = 0; i < missing; ++i) {
-    DI_TRY(const page_id page, pool_.acquire());
-    pages_.push_back(page);
-    page_data_.push_back(pool_.data(page));
+  const auto last = static_cast<std::size_t>(layout_.pages_for(length));
+  for (auto i = static_cast<std::size_t>(first_written_page()); i < std::min(pages_.size(), last);
+       ++i) {
+    if (pool_.references(pages_[i]) == 1)
+      continue;
+    DI_TRY(const page_id copy, pool_.acquire());
+    std::byte* data = pool_.data(copy);
+    std::memcpy(data, page_data_[i], layout_.page_bytes);
+    pool_.release(pages_[i]);
+    pages_[i] = copy;
+    page_data_[i] = data;
     for (std::size_t s = 0; s < layout_.sources.size(); ++s)
-      index_pages_[s].push_back(page_data_.back() + layout_.sources[s].index_offset);
+      index_pages_[s][i] = data + layout_.sources[s].index_offset;
+  }
+  while (pages_.size() < last) {
+    DI_TRY(const page_id page, pool_.acquire());
+    add_page(page);
   }
   return {};
+}
+
+bool sequence_state::may_write(std::int64_t position) const {
+  const auto page = static_cast<std::size_t>(position / page_tokens);
+  return position >= floors_.write && page < pages_.size() && pool_.references(pages_[page]) == 1;
 }
 
 result<void> sequence_state::truncate(std::int64_t length) {
   if (length < 0 || length > this->length())
     return fail(ec::bad_argument, "cannot cut a sequence of {} tokens to {}", this->length(),
                 length);
-  if (length != 0 && length != this->length() && length < longest_ - layout_.verify_rows)
+  const bool moves = length != 0 && length != this->length();
+  if (moves && length < adopted_)
+    return fail(ec::bad_argument, "cannot take back to {} tokens: {} came from the prefix cache",
+                length, adopted_);
+  if (moves && length < longest_ - layout_.verify_rows)
     return fail(
         ec::bad_argument,
         "cannot take back to {} tokens: rows up to {} were written and only {} can be undone",
         length, longest_, layout_.verify_rows);
-  if (length == 0)
+  if (length == 0) {
     longest_ = 0;
+    adopted_ = 0;
+    floors_ = {};
+  }
   tokens_.resize(static_cast<std::size_t>(length));
   draft_end_ = std::min(draft_end_, length);
   draft_gap_ = std::min(draft_gap_, draft_end_);
-  const auto kept = static_cast<std::size_t>(layout_.pages_for(length));
-  while (pages_.size() > kept) {
-    pool_.release(pages_.back());
-    pages_.pop_back();
-    page_data_.pop_back();
-    for (auto& pages : index_pages_)
-      pages.pop_back();
-  }
+  const auto kept = static_cast<std::size_t>(layout_.pages_for(std::max(length, adopted_)));
+  while (pages_.size() > kept)
+    drop_last_page();
   return {};
 }
 
@@ -109,7 +156,8 @@ std::uint64_t sequence_state::hash() const {
   print.add(tokens_.data(), tokens_.size() * sizeof(token_id));
   const std::int64_t first = std::max<std::int64_t>(0, length() - layout_.window + 1);
   for (std::int64_t layer = 0; layer < layout_.layers; ++layer)
-    for (std::int64_t position = first; position < length(); ++position)
+    for (std::int64_t position = std::max(first, window_floor(layer)); position < length();
+         ++position)
       print.add(window_row(layer, position), layout_.window_row_bytes);
   auto* self = const_cast<sequence_state*>(this); // rows are only read
   for (std::size_t s = 0; s < layout_.sources.size(); ++s) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/kv/page_pool.hpp"
+#include "engine/kv/window_snapshot.hpp"
 #include "engine/model/kv_layout.hpp"
 #include "messaging/base/ids.hpp"
 #include "messaging/base/result.hpp"
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -36,13 +38,44 @@ public:
   std::span<const page_id> pages() const noexcept { return pages_; }
   const kv_layout& layout() const noexcept { return layout_; }
 
-  /// Takes pages for positions [0, length). All or nothing.
+  /// What is not computed, read or written; set before the first row. Rows that come later obey
+  /// them too, so a sequence that is computed again under the same floors gets the same bits.
+  /// @errors ec::bad_argument (negative, write not a multiple of the page size, rows were run)
+  result<void> set_floors(const sequence_floors& floors);
+  const sequence_floors& floors() const noexcept { return floors_; }
+
+  /// Starts an EMPTY sequence behind a cached prefix: takes one reference on each page. The rows
+  /// from `first_row` on are then run; those below tokens.size() write no compressed entry.
+  /// @param tokens     [hit] what the pages stand for; a multiple of the page size
+  /// @param pages      [hit / page tokens]
+  /// @param floors     as planned (engine/model/prefill_plan.hpp)
+  /// @param first_row  length() afterwards, at most hit
+  /// @param snapshot   null, or windows at first_row
+  /// @errors           ec::bad_argument; the sequence is unchanged
+  result<void> adopt(std::span<const token_id> tokens, std::span<const page_id> pages,
+                     const sequence_floors& floors, std::int64_t first_row,
+                     const window_snapshot* snapshot = nullptr);
+
+  /// Copies the windows at `length`: a multiple of the page size, at most verify_rows back.
+  /// @errors ec::bad_argument (also: kind full below a decoder floor)
+  result<window_snapshot> snapshot(std::int64_t length, snapshot_kind kind) const;
+
+  /// A sequence with the same past and a future of its own (n > 1): shares all pages, copies
+  /// windows and tails. Whoever first writes into a shared page gets a copy of it, in reserve().
+  std::unique_ptr<sequence_state> fork() const;
+
+  /// Pages that reserve(length) would take from the pool.
+  std::int64_t pages_wanted(std::int64_t length) const;
+
+  /// Takes pages for positions [0, length), and copies of shared pages that rows from length() on
+  /// will write to. All or nothing.
   /// @errors ec::kv_exhausted
   result<void> reserve(std::int64_t length);
 
   /// Takes back all positions from `length` on and gives their whole pages back. Afterwards the
   /// sequence is as if those rows had never been.
-  /// @param length  0, or within verify_rows of the longest length since truncate(0)
+  /// @param length  0 (then it is as new, without floors), or within verify_rows of the longest
+  ///                length since truncate(0) and not below an adopted prefix
   /// @errors        ec::bad_argument
   result<void> truncate(std::int64_t length);
 
@@ -59,6 +92,16 @@ public:
   std::uint64_t draft_hash() const;
 
   // --- for step_runner
+  /// A layer reads no window row of a position below it.
+  std::int64_t window_floor(std::int64_t layer) const noexcept {
+    return layer < layout_.encoder_layers() ? floors_.encoder
+                                            : std::max(floors_.encoder, floors_.decoder);
+  }
+  /// A layer writes window rows and entries of positions below it, and does nothing else for them;
+  /// layers behind it do not see them. Does not fall from layer to layer.
+  std::int64_t row_floor(std::int64_t layer) const noexcept;
+  /// True if nobody else refers to the page of a position. @pre reserved
+  bool may_write(std::int64_t position) const;
   /// Adds rows to the history once a step has written their state. @pre reserved
   void commit(std::span<const token_id> tokens);
   /// Packed window row (fp8_32) of a layer. @pre position within the last ring_rows
@@ -107,8 +150,16 @@ public:
   void draft_fed(std::int64_t first, std::int64_t end);
 
 private:
+  void add_page(page_id page);
+  void drop_last_page();
+  std::int64_t first_written_page() const noexcept;
+  void restore(const window_snapshot& snapshot);
+  std::int64_t rings_to_keep(snapshot_kind kind) const noexcept;
+
   const kv_layout& layout_;
   page_pool& pool_;
+  sequence_floors floors_;
+  std::int64_t adopted_ = 0; ///< [tokens] of the prefix that it stands behind
   std::vector<token_id> tokens_;
   std::int64_t longest_ = 0; ///< length whose rows may lie in the rings; truncate() must heed it
   std::vector<std::byte> rings_;       ///< [layers, ring_rows, window row]
