@@ -40,8 +40,10 @@ struct journal {
 struct rebalancer {
   static constexpr auto kind = "rebalancer";
   using core = engine::rebalancer_core;
-  using protocol = di::protocol<reacts_to<proto::view_committed>,       // who is in
-                                reacts_to<proto::placement_installed>>; // who follows
+  using protocol = di::protocol<reacts_to<proto::view_committed>,      // who is in
+                                reacts_to<proto::placement_prepared>,  // who has loaded
+                                reacts_to<proto::placement_installed>, // who follows
+                                reacts_to<proto::expert_load>>;        // who asks for what
 };
 
 /// Cores behind the kit's face, ready for system::spawn(). Made in serving.cpp, so that callers

@@ -32,8 +32,38 @@ result<void> expert_call_core::begin(const layer_demand& demand) {
   }
   entries_total_ = entries.size();
   entries_done_ = 0;
+  load_.add(demand.layer, experts, demand.experts);
   route(std::move(entries));
   return {};
+}
+
+/// Rows of an expert that were sent before, over all steps.
+std::uint64_t expert_call_core::take_turn(std::uint32_t expert) {
+  if (turns_.size() <= layer_.v)
+    turns_.resize(layer_.v + 1);
+  auto& of_layer = turns_[layer_.v];
+  if (of_layer.size() <= expert)
+    of_layer.resize(placement_->experts(layer_));
+  return of_layer[expert]++;
+}
+
+/// Whose turn it is, or the next after it that lives and holds the expert; none if nobody does.
+std::optional<std::size_t> expert_call_core::target_of(std::size_t self, const call_entry& entry) {
+  const auto refuses = [this](std::size_t index) {
+    const placed_rank r = placement_->rank_at(index);
+    return dead_.contains({r.rank, r.life}) || moved_.contains({r.rank, r.life});
+  };
+  const std::size_t first =
+      placement_->serving(self, layer_, entry.expert, take_turn(entry.expert));
+  if (!refuses(first))
+    return first;
+  const auto holders = placement_->holders(layer_, entry.expert);
+  const auto at = static_cast<std::size_t>(std::lower_bound(holders.begin(), holders.end(), first)
+                                           - holders.begin());
+  for (std::size_t i = 1; i < holders.size(); ++i)
+    if (const std::size_t next = holders[(at + i) % holders.size()]; !refuses(next))
+      return next;
+  return std::nullopt;
 }
 
 /// Spreads entries over new calls, one per holder unless that is too large for one; parks those
@@ -45,29 +75,21 @@ void expert_call_core::route(std::vector<call_entry> entries) {
   std::sort(entries.begin(), entries.end(),
             [](const call_entry& a, const call_entry& b) { return a.slot < b.slot; });
   const std::size_t self = placement_->index_of(self_).value_or(0);
-  const auto refuses = [this](std::size_t index) {
-    const placed_rank r = placement_->rank_at(index);
-    return dead_.contains({r.rank, r.life}) || moved_.contains({r.rank, r.life});
-  };
   std::map<std::size_t, std::vector<std::unique_ptr<expert_call>>> by_target;
   for (const call_entry& entry : entries) {
-    std::size_t target = placement_->serving(self, layer_, entry.expert);
-    if (refuses(target)) {
-      const auto holders = placement_->holders(layer_, entry.expert);
-      const auto other = std::find_if(holders.begin(), holders.end(),
-                                      [&](std::uint32_t index) { return !refuses(index); });
-      if (other == holders.end()) {
-        parked_.push_back(entry);
-        continue;
-      }
-      target = *other;
+    const auto found = target_of(self, entry);
+    if (!found) {
+      parked_.push_back(entry);
+      continue;
     }
+    const std::size_t target = *found;
     auto& calls = by_target[target];
     if (calls.empty() || calls.back()->entries.size() == call_entries_max_) {
       auto call = std::make_unique<expert_call>();
       call->id = call_id{next_call_++};
       call->target = target;
       call->holder = placement_->rank_at(target);
+      call->placement = placement_->version();
       call->layer = layer_;
       call->local = call->holder.rank == self_;
       calls.push_back(std::move(call));
@@ -115,8 +137,10 @@ void expert_call_core::moved(const proto::expert_moved& m) {
   auto call = close(m.call);
   if (!call)
     return;
-  // Whoever refuses is not asked again before a newer placement says what it holds.
-  moved_.insert({call->holder.rank, call->holder.life});
+  // Whoever refuses is not asked again before a newer placement says what it holds; one that is
+  // newer than the call has said so already.
+  if (call->placement == placement_->version())
+    moved_.insert({call->holder.rank, call->holder.life});
   route(std::move(call->entries));
 }
 
@@ -145,6 +169,23 @@ std::set<call_id> expert_call_core::local_open() const {
     if (call->local)
       calls.insert(id);
   return calls;
+}
+
+epoch expert_call_core::settled() const noexcept {
+  epoch oldest = placement_ ? placement_->version() : epoch{};
+  for (const auto& [id, call] : open_)
+    oldest = std::min(oldest, call->placement);
+  return oldest;
+}
+
+std::optional<proto::expert_load> expert_call_core::end_step() {
+  auto full = load_.end_step();
+  if (full) {
+    full->rank = self_;
+    full->life = options_.life;
+    full->placement = placement_ ? placement_->version() : epoch{};
+  }
+  return full;
 }
 
 void expert_call_core::abandon() {

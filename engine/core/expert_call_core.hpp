@@ -3,6 +3,7 @@
 // count, and what is asked again when a holder is gone or has moved.
 #pragma once
 
+#include "engine/moe/load_window.hpp"
 #include "engine/moe/placement.hpp"
 #include "messaging/base/env.hpp"
 #include "messaging/proto/expert_shard.hpp"
@@ -28,6 +29,7 @@ struct expert_call {
   call_id id;
   std::size_t target = 0; ///< index in the placement it was made under
   placed_rank holder;
+  epoch placement{}; ///< version that it was made under
   layer_id layer;
   bool local = false;              ///< the caller's own shard
   std::vector<std::uint32_t> rows; ///< distinct rows of the demand, ascending
@@ -48,6 +50,7 @@ struct call_options {
   duration ask_after = std::chrono::milliseconds{500};
   /// [bytes] of a call's answer; a larger call is split. Its codes take at most half as much.
   std::size_t answer_bytes_max = std::size_t{16} << 20;
+  load_window_options load{}; ///< windows of expert loads for REBALANCER; none by default
 };
 
 /// One layer at a time. An entry is in exactly one of three places until its answer is taken:
@@ -56,16 +59,24 @@ struct call_options {
 ///   open call --holder lost or moved--> (new call to another holder) or parked
 ///   parked --newer placement with a holder--> new call
 ///
-/// A call is repeated to the same incarnation only if that says that it does not have it. Owned by
-/// the RANK shell; used on its thread only.
+/// A call is repeated to the same incarnation only if that says that it does not have it.
+///
+/// A layer of a step is routed by one placement, the newest at its begin(): a newer one that comes
+/// meanwhile is used from the layer's next step on, and for rows that must be asked again. Rows for
+/// an expert with several holders go round them, counted per layer and expert, so the choice
+/// depends on the rows alone and not on when answers come. Owned by the RANK shell; used on its
+/// thread only.
 class expert_call_core {
 public:
   expert_call_core(rank_id self, call_options options)
-      : self_{self}, options_{options}, next_call_{first_call(options.life)} {}
+      : self_{self}, options_{options}, next_call_{first_call(options.life)}, load_{options.load} {}
 
   /// Follows a newer placement; an older one is ignored. Parked entries find their new holders.
   void install(std::shared_ptr<const placement> p);
   const placement* current() const noexcept { return placement_.get(); }
+  /// No open call was made under an older placement than this one: what placement_installed may
+  /// say. Rises with install() and when older calls are answered. 0 without a placement
+  epoch settled() const noexcept;
 
   /// Begins a layer. @pre complete() and current()
   /// @errors bad_argument: an expert that the placement does not know
@@ -83,6 +94,9 @@ public:
   void lost(rank_id rank, incarnation life);
   /// The holder says that it does not know the call (it or its answer was lost): send it again.
   void forgotten(call_id id);
+  /// A step has ended; its routed rows are part of a load window.
+  /// @return the window for REBALANCER if it is full now
+  std::optional<proto::expert_load> end_step();
   /// Gives up the layer: late answers are dropped. After an error of a step.
   void abandon();
   bool is_open(call_id id) const { return open_.contains(id); }
@@ -106,6 +120,8 @@ private:
     return life.v * 0x9e37'79b9'7f4a'7c15U + 1;
   }
   void route(std::vector<call_entry> entries);
+  std::optional<std::size_t> target_of(std::size_t self, const call_entry& entry);
+  std::uint64_t take_turn(std::uint32_t expert);
 
   rank_id self_;
   call_options options_;
@@ -118,6 +134,8 @@ private:
   std::vector<call_entry> parked_;
   std::set<std::pair<rank_id, incarnation>> dead_;
   std::set<std::pair<rank_id, incarnation>> moved_; ///< refused something under this placement
+  std::vector<std::vector<std::uint64_t>> turns_;   ///< [layers][experts] rows sent so far
+  load_window load_;
   std::size_t entries_total_ = 0, entries_done_ = 0;
 };
 

@@ -46,6 +46,14 @@ result<void> rebalancer_core::on(const proto::placement_installed& m, instant, o
   return {};
 }
 
+result<void> rebalancer_core::on(const proto::placement_prepared&, instant, outbox&) {
+  return {};
+}
+
+result<void> rebalancer_core::on(const proto::expert_load&, instant, outbox&) {
+  return {};
+}
+
 result<void> rebalancer_core::on_due(timer which, instant, outbox& out) {
   if (which.kind == resend_due && which.key == placement_.version().v && !waiting_.empty())
     publish(out);

@@ -33,7 +33,9 @@ public:
   result<void> install_view(epoch view, std::span<const placed_rank> ranks, instant now,
                             outbox& out);
   result<void> on(const proto::view_committed& m, instant now, outbox& out);
+  result<void> on(const proto::placement_prepared& m, instant now, outbox& out);
   result<void> on(const proto::placement_installed& m, instant now, outbox& out);
+  result<void> on(const proto::expert_load& m, instant now, outbox& out);
   result<void> on_due(timer which, instant now, outbox& out);
   bool settled() const noexcept { return waiting_.empty() && placement_.ranks() > 0; }
   const placement& current() const noexcept { return placement_; }

@@ -179,12 +179,12 @@ std::span<const std::uint32_t> placement::holders(layer_id layer,
                                        t->begins[expert + 1] - t->begins[expert]);
 }
 
-std::size_t placement::serving(std::size_t caller, layer_id layer,
-                               std::uint32_t expert) const noexcept {
+std::size_t placement::serving(std::size_t caller, layer_id layer, std::uint32_t expert,
+                               std::uint64_t turn) const noexcept {
   const auto who = holders(layer, expert);
-  if (std::binary_search(who.begin(), who.end(), static_cast<std::uint32_t>(caller)))
+  if (who.size() == ranks())
     return caller;
-  return who[caller % who.size()];
+  return who[(caller + turn) % who.size()];
 }
 
 } // namespace di::engine

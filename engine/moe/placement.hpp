@@ -79,9 +79,11 @@ public:
   bool holds(std::size_t index, layer_id layer, std::uint32_t expert) const noexcept;
   /// Indices of all ranks that hold an expert, ascending. Empty for an unknown layer or expert.
   std::span<const std::uint32_t> holders(layer_id layer, std::uint32_t expert) const noexcept;
-  /// Who serves an expert for a caller: itself if it can, else one of the holders, spread by
-  /// caller. @pre the expert exists
-  std::size_t serving(std::size_t caller, layer_id layer, std::uint32_t expert) const noexcept;
+  /// Who serves the `turn`-th row of a caller for an expert. Rows go round the holders, callers
+  /// begin at different ones: after any number of turns two holders differ by at most one row per
+  /// caller. Where every rank holds the expert, callers serve themselves. @pre the expert exists
+  std::size_t serving(std::size_t caller, layer_id layer, std::uint32_t expert,
+                      std::uint64_t turn) const noexcept;
 
 private:
   struct table {                        // one layer, or all layers of a group

@@ -165,9 +165,54 @@ struct work_due {
   DI_FIELDS(work_due, m.turn)
 };
 
+/// Layers with the same number of experts in an expert_load.
+struct load_group {
+  std::uint32_t first_layer = 0;
+  std::uint32_t layers = 0;
+  std::uint32_t experts = 0;
+  DI_FIELDS(load_group, m.first_layer, m.layers, m.experts)
+};
+
+struct expert_load {
+  static constexpr wire_id wire{0x0416};
+  static constexpr std::string_view doc =
+      "Fact of RANK to REBALANCER: how many rows it routed to each expert in its last steps. "
+      "Overload: one per window of steps; a lost one is missed by nobody.";
+  rank_id rank;
+  incarnation life{};
+  epoch placement{};        ///< version that the window ended under
+  std::uint64_t window = 0; ///< number of the window, from 1, per incarnation
+  std::uint32_t steps = 0;  ///< in the window
+  std::uint32_t bins = 0;   ///< equal parts of the window, in order
+  std::vector<load_group> groups;
+  std::string rows; ///< [groups][bins, layers, experts] as engine/moe/load_window.hpp packs them
+  DI_FIELDS(expert_load, m.rank, m.life, m.placement, m.window, m.steps, m.bins, m.groups, m.rows)
+};
+
+struct placement_proposed {
+  static constexpr wire_id wire{0x0417};
+  static constexpr std::string_view doc =
+      "Command of REBALANCER to EXPERT_SHARD: load what the next placement gives you beside what "
+      "you hold. Answered by placement_prepared. Overload: the newest replaces older ones.";
+  placement_published next;
+  DI_FIELDS(placement_proposed, m.next)
+};
+
+struct placement_prepared {
+  static constexpr wire_id wire{0x0418};
+  static constexpr std::string_view doc =
+      "Fact of EXPERT_SHARD: all experts of a proposed placement are loaded. Overload: one per "
+      "placement_proposed.";
+  rank_id rank;
+  incarnation life{};
+  epoch placement{};
+  std::uint32_t loaded = 0; ///< slots that were loaded for it
+  DI_FIELDS(placement_prepared, m.rank, m.life, m.placement, m.loaded)
+};
+
 using expert_shard_messages =
     type_list<expert_batch, expert_rows, expert_moved, expert_failed, ask_call, call_known,
               placement_published, placement_installed, get_shard, shard_state, placement_settled,
-              work_due>;
+              work_due, expert_load, placement_proposed, placement_prepared>;
 
 } // namespace di::proto

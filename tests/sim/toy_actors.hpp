@@ -155,7 +155,7 @@ private:
       m.call = call->id;
       m.caller = options_.rank;
       m.life = options_.life;
-      m.placement = calls_.current()->version();
+      m.placement = call->placement;
       m.layer = call->layer;
       m.decoding = plan_.prefill_rows == 0;
       m.hidden = toy::hidden;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 namespace di::engine {
@@ -32,14 +33,41 @@ TEST(placement, holds_every_expert_at_any_rank_count) {
         const auto holders = made->holders(layer_id{layer}, e);
         ASSERT_FALSE(holders.empty());
         for (std::uint32_t caller = 0; caller < ranks; ++caller) {
-          const std::size_t server = made->serving(caller, layer_id{layer}, e);
+          const std::size_t server = made->serving(caller, layer_id{layer}, e, random());
           ASSERT_TRUE(made->holds(server, layer_id{layer}, e));
-          if (made->holds(caller, layer_id{layer}, e)) {
+          if (holders.size() == ranks) {
             ASSERT_EQ(server, caller);
           }
           const auto held = made->held(server, layer_id{layer});
           ASSERT_EQ(std::count(held.begin(), held.end(), e), 1);
         }
+      }
+    }
+  }
+}
+
+TEST(placement, spreads_the_rows_of_callers_evenly_over_holders) {
+  const std::vector<expert_layers> groups{{0, 1, 12}};
+  for (const std::uint32_t ranks : {5U, 8U, 24U}) {
+    auto made = placement::contiguous(groups, some_ranks(ranks), 20, epoch{1}, epoch{1});
+    ASSERT_TRUE(made);
+    for (std::uint32_t e = 0; e < 12; ++e) {
+      const auto holders = made->holders(layer_id{0}, e);
+      std::map<std::size_t, std::uint32_t> rows;
+      for (std::uint32_t caller = 0; caller < ranks; ++caller) {
+        std::map<std::size_t, std::uint32_t> own;
+        for (std::uint64_t turn = 0; turn < 7; ++turn)
+          ++own[made->serving(caller, layer_id{0}, e, turn)];
+        for (const auto& [who, n] : own) {
+          rows[who] += n;
+          ASSERT_LE(n, 7 / holders.size() + 1);
+        }
+      }
+      // Callers begin at different holders: what is left over spreads too.
+      const std::uint32_t even = 7 * ranks / static_cast<std::uint32_t>(holders.size());
+      for (const std::uint32_t who : holders) {
+        ASSERT_GE(rows[who] + holders.size(), even) << "expert " << e;
+        ASSERT_LE(rows[who], even + holders.size()) << "expert " << e;
       }
     }
   }
