@@ -14,7 +14,7 @@ rank_actor::rank_actor(rank_parts parts)
     : parts_{std::move(parts)},
       core_{parts_.options, parts_.samplers},
       calls_{parts_.options.rank,
-             {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max}} {
+             {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max, parts_.load}} {
 }
 
 // --- mail that the core decides about
@@ -83,11 +83,21 @@ result<void> rank_actor::on(const proto::placement_published& m, instant, outbox
       calls_.lost(r.rank, r.life);
     send_calls(out);
   }
+  owes_installed_ = true;
+  tell_installed(out);
+  wake(out);
+  return {};
+}
+
+/// Says that a placement is followed once no call made under an older one is open: then shards may
+/// let go of what only that one gave them.
+void rank_actor::tell_installed(outbox& out) {
+  if (!owes_installed_ || calls_.settled() < calls_.current()->version())
+    return;
+  owes_installed_ = false;
   out.send("/control/rebalancer",
            proto::placement_installed{engine::rank_path(parts_.options.rank),
                                       calls_.current()->version(), parts_.options.life});
-  wake(out);
-  return {};
 }
 
 result<proto::rank_state> rank_actor::on(const proto::get_rank&) const {
@@ -193,7 +203,7 @@ proto::expert_batch rank_actor::batch_of(const engine::expert_call& call) const 
   m.call = call.id;
   m.caller = parts_.options.rank;
   m.life = parts_.options.life;
-  m.placement = calls_.current()->version();
+  m.placement = call.placement;
   m.layer = call.layer;
   m.decoding = plan_.prefill_rows == 0;
   m.hidden = d.hidden;
@@ -252,6 +262,7 @@ result<void> rank_actor::on(const proto::expert_rows& m, instant, outbox& out) {
   for (std::size_t i = 0; i < call->entries.size(); ++i)
     std::memcpy(&d.answers[call->entries[i].slot * std::size_t{d.hidden}],
                 m.rows.data() + i * row_bytes, row_bytes);
+  tell_installed(out);
   resume_if_complete(out);
   return {};
 }
@@ -265,6 +276,7 @@ result<void> rank_actor::on(const proto::expert_moved& m, instant, outbox& out) 
   reader_done(m.call, out);
   out.count("di_rank_calls_moved_total");
   calls_.moved(m);
+  tell_installed(out);
   send_calls(out);
   return {};
 }
@@ -296,6 +308,8 @@ void rank_actor::finish_step(outbox& out) {
   const instant now = real_env().now();
   proto::step_finished done;
   done.tokens = core_.finish_step(logits, now, out);
+  if (auto load = calls_.end_step())
+    out.send("/control/rebalancer", std::move(*load));
   drop_states();
   if (!parts_.listeners.empty()) {
     done.step = plan_.step;
@@ -315,6 +329,7 @@ void rank_actor::fail_step(const error& why, outbox& out) {
   phase_ = phase::idle;
   readers_ = calls_.local_open();
   calls_.abandon();
+  tell_installed(out);
   if (!readers_.empty() && !ask_armed_) {
     out.arm({ask_due, 0}, parts_.ask_after);
     ask_armed_ = true;

@@ -29,6 +29,7 @@ struct rank_parts {
   std::unique_ptr<engine::page_pool> pool;
   duration ask_after = std::chrono::milliseconds{500};  ///< expert calls without an answer
   std::size_t answer_bytes_max = std::size_t{16} << 20; ///< of one expert call
+  engine::load_window_options load;                     ///< for REBALANCER
   address listeners = topic_address;                    ///< gets step_finished; empty: nobody
 };
 
@@ -73,6 +74,7 @@ private:
   void finish_step(outbox& out);
   void fail_step(const error& why, outbox& out);
   void resume_if_complete(outbox& out);
+  void tell_installed(outbox& out);
   void reader_done(call_id call, outbox& out);
   template <class F>
   result<engine::step_state> timed(F&& compute);
@@ -86,7 +88,7 @@ private:
   instant step_began_;
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
   std::set<call_id> readers_; ///< of a failed step whose rows the own shard may still read
-  bool work_sent_ = false, ask_armed_ = false;
+  bool work_sent_ = false, ask_armed_ = false, owes_installed_ = false;
 };
 
 struct rank {
