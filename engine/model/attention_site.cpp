@@ -108,9 +108,33 @@ void attention_site::build_lists(step_context& step, std::int64_t layer) {
   }
 }
 
+/// `window` slots of the ring, positions ascending, missing ones null; then the block.
+void attention_site::build_block_lists(step_context& step, std::int64_t layer) {
+  const std::int64_t window = step.spec.sliding_window;
+  const std::int64_t draft_layer = layer - step.spec.num_hidden_layers;
+  std::int64_t longest = 0;
+  for (const segment_rows& segment : step.segments)
+    longest = std::max(longest, segment.rows);
+  list_stride_ = window + longest;
+  const std::byte** lists = list_.ensure(step.rows * list_stride_);
+  std::int32_t* counts = window_count_.ensure(step.rows);
+  std::int32_t* total_count = total_count_.ensure(step.rows);
+  for (const segment_rows& segment : step.segments)
+    for (std::int64_t r = segment.first_row; r < segment.first_row + segment.rows; ++r) {
+      const std::byte** list = lists + r * list_stride_;
+      std::int64_t slot = 0;
+      for (std::int64_t p = segment.sequence->draft_begin(); p < segment.first_position; ++p)
+        list[slot++] = segment.sequence->draft_row(draft_layer, p);
+      while (slot < window)
+        list[slot++] = nullptr;
+      for (std::int64_t b = 0; b < segment.rows; ++b)
+        list[slot++] = window_at_.data()[segment.first_row + b];
+      counts[r] = total_count[r] = static_cast<std::int32_t>(slot);
+    }
+}
+
 result<void> attention_site::read(step_context& step, std::int64_t layer) {
   const model_spec& spec = step.spec;
-  build_lists(step, layer);
   kernels::attention_args args;
   args.q = q_.data();
   args.rows = step.rows;
@@ -167,9 +191,21 @@ result<void> attention_site::run(step_context& step, std::int64_t layer, bf16* n
     DI_TRY_VOID(compressor_.publish(step, layer));
   if (step.spec.is_index_source(layer))
     DI_TRY_VOID(selector_.run(step, layer));
+  build_lists(step, layer);
   DI_TRY_VOID(read(step, layer));
   DI_TRY_VOID(project_out(step, layer, out));
   keep_window(step, layer);
+  step.visit(layer, "attn_out", out, step.spec.hidden_size);
+  return {};
+}
+
+result<void> attention_site::run_blocks(step_context& step, std::int64_t layer, bf16* normed,
+                                        bf16* out) {
+  DI_TRY_VOID(project(step, layer, normed));
+  DI_TRY_VOID(pack_window(step, layer));
+  build_block_lists(step, layer);
+  DI_TRY_VOID(read(step, layer));
+  DI_TRY_VOID(project_out(step, layer, out));
   step.visit(layer, "attn_out", out, step.spec.hidden_size);
   return {};
 }

@@ -20,11 +20,15 @@ public:
   void begin(step_context& step);
   /// out = Attention(normed); both bf16 [rows, hidden].
   result<void> run(step_context& step, std::int64_t layer, bf16* normed, bf16* out);
+  /// The same for the blocks of a draft pass: each row sees its sequence's draft ring and all rows
+  /// of its segment, before and behind it. Nothing is kept. @source spec of the model, 2.10
+  result<void> run_blocks(step_context& step, std::int64_t layer, bf16* normed, bf16* out);
 
 private:
   result<void> project(step_context& step, std::int64_t layer, const bf16* normed);
   result<void> pack_window(step_context& step, std::int64_t layer);
   void build_lists(step_context& step, std::int64_t layer);
+  void build_block_lists(step_context& step, std::int64_t layer);
   result<void> read(step_context& step, std::int64_t layer);
   result<void> project_out(step_context& step, std::int64_t layer, bf16* out);
   void keep_window(step_context& step, std::int64_t layer);

@@ -5,6 +5,7 @@
 
 #include "engine/model/loaded_model.hpp"
 #include "engine/model/step.hpp"
+#include "engine/model/step_probe.hpp"
 #include "kernels/kernels.hpp"
 
 #include <cstdint>
@@ -77,6 +78,10 @@ public:
   /// [block] logits: sigmoid of entry k is the predicted acceptance of draft k, given that all
   /// before it are accepted. After draw(), until the next start().
   virtual std::span<const float> confidences(std::size_t segment) const = 0;
+
+  /// Shows every named tensor of the following calls to `probe`; null detaches. Layers are numbered
+  /// as in demands; what belongs to none has all_layers().
+  virtual void attach_probe(step_probe* probe) = 0;
 };
 
 /// @param model, ops, stream  outlive the runner; the stream may be the step runner's

@@ -179,11 +179,15 @@ std::size_t group_by_expert(const expert_demand& demand, std::vector<expert_job>
   return count;
 }
 
+result<void> local_expert_loop::answer(const expert_demand& demand) {
+  const std::size_t count = group_by_expert(demand, jobs_);
+  return experts_.run(std::span{jobs_}.first(count));
+}
+
 result<void> local_expert_loop::run(std::span<const step_segment> segments) {
   DI_TRY(step_state state, steps_.start(segments));
   while (state == step_state::needs_experts) {
-    const std::size_t count = group_by_expert(steps_.demand(), jobs_);
-    DI_TRY_VOID(experts_.run(std::span{jobs_}.first(count)));
+    DI_TRY_VOID(answer(steps_.demand()));
     DI_TRY(state, steps_.resume());
   }
   return {};

@@ -37,6 +37,8 @@ public:
   /// Runs one step to its end; then steps.logits() is valid.
   /// @errors those of start(), resume() and run()
   result<void> run(std::span<const step_segment> segments);
+  /// Answers one demand. @errors those of the expert runner
+  result<void> answer(const expert_demand& demand);
 
 private:
   step_runner& steps_;

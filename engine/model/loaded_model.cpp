@@ -33,8 +33,10 @@ public:
     model_.embedding_ = vector_bf16("embed.weight");
     model_.norm_ = vector_bf16("norm.weight");
     model_.head_ = plain("head.weight");
-    for (std::int64_t layer = 0; layer < spec_.num_hidden_layers; ++layer)
+    for (std::int64_t layer = 0; layer < spec_.all_layers(); ++layer)
       model_.layers_.push_back(bind_layer(layer));
+    if (spec_.draft_layers() > 0)
+      model_.drafts_ = drafts();
     model_.engram_classes_ = model_.files_->engram_token_map();
     model_.window_freq_ = rope_frequencies({spec_.rope_theta, spec_.qk_rope_head_dim, false, {}});
     for (std::int64_t layer = 0; layer < spec_.num_hidden_layers; ++layer)
@@ -117,7 +119,9 @@ private:
   }
 
   layer_weights bind_layer(std::int64_t layer) {
-    const std::string p = fmt::format("layers.{}.", layer);
+    const std::string p = spec_.is_draft(layer)
+                              ? fmt::format("mtp.{}.", layer - spec_.num_hidden_layers)
+                              : fmt::format("layers.{}.", layer);
     layer_weights w;
     w.attention_mix = mix(p + "hc_attn");
     w.ffn_mix = mix(p + "hc_ffn");
@@ -137,6 +141,18 @@ private:
     if (const auto index = spec_.engram_index(layer))
       w.engram = engram(p + "engram.", *index);
     w.moe = moe(p, spec_.experts(layer));
+    return w;
+  }
+
+  std::unique_ptr<draft_weights> drafts() const {
+    auto w = std::make_unique<draft_weights>();
+    w->main_proj = fp8("mtp.0.main_proj");
+    w->main_norm = vector_bf16("mtp.0.main_norm.weight");
+    const std::string p = fmt::format("mtp.{}.", spec_.draft_layers() - 1);
+    w->norm = vector_bf16(p + "norm.weight");
+    w->markov_embed = vector_bf16(p + "markov_head.embed.weight");
+    w->markov_head = plain(p + "markov_head.head.weight");
+    w->confidence = plain(p + "confidence_head.proj.weight");
     return w;
   }
 

@@ -72,6 +72,16 @@ struct engram_weights {
   std::vector<std::int64_t> row_offsets;     ///< [columns] first table row of each column
 };
 
+/// What the draft layers have beside their blocks.
+struct draft_weights {
+  kernels::weight main_proj;                   ///< [hidden, targets * hidden]
+  const kernels::bf16* main_norm = nullptr;    ///< [hidden]
+  const kernels::bf16* norm = nullptr;         ///< [hidden] before the head
+  kernels::weight markov_head;                 ///< [vocab, rank]
+  const kernels::bf16* markov_embed = nullptr; ///< [vocab, rank]
+  kernels::weight confidence;                  ///< [1, hidden + rank]
+};
+
 struct layer_weights {
   mix_weights attention_mix, ffn_mix;
   attention_weights attention;
@@ -85,7 +95,7 @@ struct layer_weights {
 /// alive.
 class loaded_model {
 public:
-  /// Opens the checkpoint folder and binds all backbone weights.
+  /// Opens the checkpoint folder and binds all weights but vision.
   /// @errors those of checkpoint::open()
   static result<std::unique_ptr<loaded_model>> load(const std::string& folder);
   loaded_model(const loaded_model&) = delete;
@@ -94,10 +104,13 @@ public:
 
   const model_spec& spec() const noexcept { return spec_; }
   const checkpoint& files() const noexcept { return *files_; }
-  std::span<const layer_weights> layers() const noexcept { return layers_; } ///< [backbone layers]
-  const kernels::bf16* embedding() const noexcept { return embedding_; }     ///< [vocab, hidden]
-  const kernels::bf16* norm() const noexcept { return norm_; }               ///< [hidden]
-  const kernels::weight& head() const noexcept { return head_; }             ///< [vocab, hidden]
+  /// [all layers] the backbone's, then the draft layers.
+  std::span<const layer_weights> layers() const noexcept { return layers_; }
+  /// Null without draft layers.
+  const draft_weights* drafts() const noexcept { return drafts_.get(); }
+  const kernels::bf16* embedding() const noexcept { return embedding_; } ///< [vocab, hidden]
+  const kernels::bf16* norm() const noexcept { return norm_; }           ///< [hidden]
+  const kernels::weight& head() const noexcept { return head_; }         ///< [vocab, hidden]
   /// Class of each token id for the Engram hash; empty without Engram. [vocab]
   std::span<const std::int32_t> engram_classes() const noexcept { return engram_classes_; }
   /// Rope frequencies: of layers without, and of layers with compressed KV. [rope_dim / 2]
@@ -112,6 +125,7 @@ private:
   model_spec spec_;
   std::unique_ptr<checkpoint> files_;
   std::vector<layer_weights> layers_;
+  std::unique_ptr<draft_weights> drafts_;
   const kernels::bf16* embedding_ = nullptr;
   const kernels::bf16* norm_ = nullptr;
   kernels::weight head_;

@@ -18,6 +18,25 @@ struct bundle { // destroyed from the bottom up: runner, stream, model
 
 } // namespace
 
+rank_runners own_rank_runners(std::shared_ptr<const loaded_model> model, unsigned threads) {
+  struct pair { // destroyed from the bottom up
+    std::shared_ptr<const loaded_model> model;
+    std::unique_ptr<kernels::stream> stream;
+    std::unique_ptr<forward> steps;
+    std::unique_ptr<draft_runner> drafts;
+  };
+  auto all = std::make_shared<pair>();
+  all->model = std::move(model);
+  all->stream = kernels::make_cpu_stream(threads);
+  all->steps = make_forward(*all->model, kernels::best_cpu_ops(), *all->stream);
+  all->drafts = make_draft_runner(*all->model, kernels::best_cpu_ops(), *all->stream);
+  rank_runners runners;
+  runners.steps = {all, all->steps.get()};
+  if (all->drafts)
+    runners.drafts = {all, all->drafts.get()};
+  return runners;
+}
+
 std::shared_ptr<step_runner> own_step_runner(std::shared_ptr<const loaded_model> model,
                                              unsigned threads) {
   auto all = std::make_shared<bundle<forward>>();

@@ -145,7 +145,8 @@ std::int64_t expert_bytes(const expert_weights& e) {
 std::int64_t fixed_bytes(const loaded_model& model) {
   const model_spec& spec = model.spec();
   std::int64_t bytes = weight_bytes(model.head());
-  for (const layer_weights& w : model.layers()) {
+  const auto backbone = static_cast<std::size_t>(spec.num_hidden_layers);
+  for (const layer_weights& w : model.layers().first(backbone)) {
     bytes += 2 * spec.mix_rows() * spec.stream_width() * 4;
     bytes += weight_bytes(w.attention.wq_a) + weight_bytes(w.attention.wq_b)
              + weight_bytes(w.attention.wkv) + weight_bytes(w.attention.wo_b);

@@ -20,6 +20,12 @@ KEEP = re.compile(
     r"L[1346]\.(attn_in|sel|candidates|main_kv|index_k|window_kv|attn_out)|"
     r"L[047]\.(ffn_in|router_ids|router_weights|ffn_out))"
 )
+# Draft passes: one capture layer by layer per prompt with the taps before it, and what the passes of
+# all prompts gave. The rows of the 16 best logits say nothing that the stored whole rows do not.
+DRAFTS = ["tiny.layers.len40.safetensors", "tiny.layers.len150.safetensors"]
+DRAFT_KEEP = re.compile(r"draft\..*(?<!attn_rows)|tap|main_x|dec[0-2]\.L[67]\.X_in")
+PASSES = "tiny.dspark.safetensors"
+PASSES_DROP = re.compile(r".*(top16_(ids|logits)|logsumexp)")
 
 
 def read(path):
@@ -58,6 +64,13 @@ def main():
         write(target / name, kept, data)
     header, data = read(source / CUT)
     write(target / CUT, {n: t for n, t in header.items() if KEEP.fullmatch(n)}, data)
+    for name in DRAFTS:
+        header, data = read(source / name)
+        kept = {n: t for n, t in header.items() if DRAFT_KEEP.fullmatch(n)}
+        write(target / name.replace("layers", "drafts"), kept, data)
+    header, data = read(source / PASSES)
+    kept = {n: t for n, t in header.items() if not PASSES_DROP.fullmatch(n)}
+    write(target / PASSES, kept, data)
 
 
 if __name__ == "__main__":
