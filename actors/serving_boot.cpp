@@ -71,8 +71,9 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
   if (!settings.draw_seed)
     settings.draw_seed = [] { return real_env().random(); };
   batch_parts parts;
-  parts.work =
-      engine::read_batch(settings.prompts, model.limits(), settings.path, settings.draw_seed);
+  engine::batch_limits limits = model.limits();
+  limits.defaults = settings.defaults;
+  parts.work = engine::read_batch(settings.prompts, limits, settings.path, settings.draw_seed);
   parts.words = model.words;
   parts.eos_ids = model.eos_ids;
   parts.options.window = settings.window;

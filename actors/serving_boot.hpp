@@ -5,6 +5,7 @@
 
 #include "actors/batch_gateway.hpp"
 #include "actors/system.hpp"
+#include "engine/core/step_settings.hpp"
 #include "engine/model/loaded_model.hpp"
 #include "engine/text/tokenizer.hpp"
 
@@ -23,7 +24,8 @@ struct model_outline {
 
   engine::batch_limits limits() const {
     return {words.get(), static_cast<std::size_t>(spec.vocab_size),
-            static_cast<std::uint32_t>(spec.max_position_embeddings)};
+            static_cast<std::uint32_t>(spec.max_position_embeddings),
+            static_cast<std::uint32_t>(spec.draft_layers() > 0 ? spec.dspark_block_size : 0)};
   }
 };
 
@@ -48,6 +50,7 @@ struct batch_settings {
   address path = "/gateway/0";
   std::string prompts;        ///< the text of the file
   std::uint32_t window = 128; ///< requests open at a time; 64 or more per rank keep all ranks busy
+  engine::request_defaults defaults;
   std::function<result<void>(std::string_view)> write; ///< see batch_parts
   std::function<void(std::string_view)> show;
   std::function<void(const proto::batch_finished&)> finished;
@@ -64,13 +67,14 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
 struct rank_settings {
   rank_id rank;
   incarnation life{};
-  unsigned threads = 1;              ///< of each of its two streams
-  std::uint64_t kv_tokens = 0;       ///< [tokens]; 0: room for eight sequences of full context, at
-                                     ///< most 512 Ki
-  std::uint32_t step_rows = 256;     ///< [rows]
-  std::uint32_t prefill_rows = 0;    ///< [rows] of one prompt in one step; 0: step_rows
-  std::uint32_t running_max = 64;    ///< [sequences]
-  address listeners = topic_address; ///< gets step_finished
+  unsigned threads = 1;           ///< of each of its two streams
+  std::uint64_t kv_tokens = 0;    ///< [tokens]; 0: room for eight sequences of full context, at
+                                  ///< most 512 Ki
+  std::uint32_t step_rows = 256;  ///< [rows]
+  std::uint32_t prefill_rows = 0; ///< [rows] of one prompt in one step; 0: step_rows
+  std::uint32_t running_max = 64; ///< [sequences]
+  engine::step_settings steps;
+  address listeners = topic_address;       ///< gets step_finished
   std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends
 };
 

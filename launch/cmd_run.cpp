@@ -4,6 +4,7 @@
 #include "launch/child_main.hpp"
 #include "launch/cluster.hpp"
 #include "launch/commands.hpp"
+#include "launch/foreign_names.hpp"
 #include "launch/join_token.hpp"
 #include "launch/node.hpp"
 #include "launch/preflight.hpp"
@@ -29,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct run_arguments {
-  std::string topology, prompts, output, log_dir, log_level, token_file;
+  std::string topology, prompts, output, log_dir, log_level, token_file, speculation;
   std::vector<std::string> sets;
   bool quiet = false;
   std::uint32_t window = 0;
@@ -43,12 +44,17 @@ int complain(const std::string& what) {
 result<cluster_options> options_of(const run_arguments& a, run_files& files) {
   cluster_options o;
   o.config.file = fs::absolute(a.topology).lexically_normal().string();
-  DI_TRY(o.config, load_topology(o.config.file, a.sets));
+  const auto foreign = read_foreign(process_environment());
+  for (const auto& note : foreign.notes)
+    complain(note);
+  auto sets = a.sets;
+  if (!a.speculation.empty())
+    sets.push_back("roles.decode.speculation=" + a.speculation);
+  DI_TRY(o.config, load_topology(o.config.file, foreign, sets, o.sets));
   std::ifstream file{o.config.file, std::ios::binary};
   std::stringstream text;
   text << file.rdbuf();
   o.topology_text = text.str();
-  o.sets = a.sets;
   DI_TRY(const auto model, open_model(o.config));
   DI_TRY(o.plan, make_plan(o.config, model, this_machine()));
   DI_TRY_VOID(check_files(o.config));
@@ -128,6 +134,9 @@ void add_run_commands(CLI::App& app, int& exit_code) {
       ->option_text("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  c->add_option("--speculation", a->speculation,
+                "off, fixed:N or varlen; as --set roles.decode.speculation")
+      ->option_text("HOW");
   c->add_option("--log-dir", a->log_dir, "Keep the log of every process here")
       ->option_text("FOLDER");
   c->add_option("--log-level", a->log_level, "debug, info, warn, error or off")

@@ -2,6 +2,7 @@
 // `dilaunch validate`, `plan` and `explain`.
 #include "launch/commands.hpp"
 #include "launch/explain.hpp"
+#include "launch/foreign_names.hpp"
 #include "launch/plan.hpp"
 #include "launch/preflight.hpp"
 
@@ -33,7 +34,11 @@ int complain(const error& e) {
 
 /// The plan of a topology with its model, or every error of both.
 result<std::pair<topology, cluster_plan>> plan_of(const topology_arguments& a) {
-  DI_TRY(auto t, load_topology(a.file, a.sets));
+  const auto foreign = read_foreign(process_environment());
+  for (const auto& note : foreign.notes)
+    print(stderr, note + "\n");
+  std::vector<std::string> sets;
+  DI_TRY(auto t, load_topology(a.file, foreign, a.sets, sets));
   DI_TRY(const auto model, open_model(t));
   DI_TRY(auto plan, make_plan(t, model, this_machine()));
   DI_TRY_VOID(check_files(t));

@@ -133,6 +133,7 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
                  ? c.boot.batch->window
                  : std::max(b.window, 64 * c.config.ep); // every rank can fill its steps
   b.prompts = std::move(prompts);
+  b.defaults = {c.config.prefix, c.config.prefill, c.config.prefill_keep};
   b.write = actors::descriptor_writer(files.output ? files.output.get() : STDOUT_FILENO);
   if (files.progress)
     b.show = [](std::string_view text) {

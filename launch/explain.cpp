@@ -2,6 +2,7 @@
 // Rows of the key table. Adding a key = adding a row here and a field in topology.hpp.
 #include "launch/explain.hpp"
 
+#include "launch/foreign_names.hpp"
 #include "launch/units.hpp"
 
 #include <fmt/format.h>
@@ -27,6 +28,12 @@ rank_loss rank_loss_of(const std::string& s) {
   return s == "restart"           ? rank_loss::restart
          : s == "restart_smaller" ? rank_loss::restart_smaller
                                   : rank_loss::shrink;
+}
+
+proto::prefix_mode prefix_of(const std::string& s) {
+  return s == "off"       ? proto::prefix_mode::off
+         : s == "bounded" ? proto::prefix_mode::bounded
+                          : proto::prefix_mode::exact;
 }
 
 // clang-format off
@@ -82,14 +89,28 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.step_rows = v.u32(); }, 1, 65536, "", false, "max_num_batched_tokens"},
   {"roles.decode.prefill_rows", key_kind::integer, "64", "Rows of one prefill chunk.",
    [](t_& t, i_, s_ v) { t.prefill_rows = v.u32(); }, 1, 65536, "", false, "chunk|prefill_chunk"},
-  {"roles.decode.speculation", key_kind::text, "off", "off, fixed:N (N drafts, 1 to 16) or varlen. This build has off only.",
+  {"roles.decode.speculation", key_kind::text, "off", "Drafting ahead: off, fixed:N (verify N drafts in every step, 1 to the model's block) or varlen (as many as pay, none included). Tokens do not depend on it. A request may choose for itself.",
    [](t_& t, i_, s_ v) { t.speculation = v.text; t.speculation_at = v.at; }, 0, 0, "", false, "speculative"},
+
+  {"roles.decode.step_time", key_kind::time, "0s", "Time that a step should take: prompt chunks are cut to fit by a model of the costs, fitted while it runs. 0s: by prefill_rows alone.",
+   [](t_& t, i_, s_ v) { t.step_time = nanoseconds{v.number}; }, 0, 600 * second, "", false, "budget|chunk_budget"},
+  {"roles.decode.steps_in_flight", key_kind::integer, "2", "2: a step's bookkeeping overlaps the next step. 1: one after the other. Tokens do not depend on it.",
+   [](t_& t, i_, s_ v) { t.steps_in_flight = v.u32(); }, 1, 2, "", false, "async_scheduling|zero_overhead_scheduling"},
+  {"roles.decode.prefill", key_kind::choice, "full", "Prompts: full (all rows through all layers) or compact (layers behind the last source of keys compute the last rows only; faster, an approximation). A request may choose for itself.",
+   [](t_& t, i_, s_ v) { t.prefill = v.text == "compact" ? proto::prefill_mode::compact : proto::prefill_mode::full; }, 0, 0, "full|compact", false, "yoco|truncation"},
+  {"roles.decode.prefill_keep", key_kind::integer, "(the model's default)", "Rows of a prompt that compact prefill computes in all layers; at least window + 6.",
+   [](t_& t, i_, s_ v) { t.prefill_keep = v.u32(); }, 1, 1 << 20, "", false, "keep_tokens"},
 
   {"kv", key_kind::section, "", "Key/value state.", nullptr},
   {"kv.page_tokens", key_kind::integer, "128", "Tokens of one page. This build has 128 only.",
    [](t_& t, i_, s_ v) { t.page_tokens = v.u32(); }, 8, 4096, "", false, "block|block_size"},
   {"kv.room", key_kind::size, "(max_sequences of full context)", "Room for key/value state on each rank: a fixed part for each of roles.decode.max_sequences, and pages; at least the fixed parts and the pages of one full context. `dilaunch plan --json` shows the tokens that fit (kv_tokens).",
    [](t_& t, i_, s_ v) { t.kv_room_bytes = static_cast<std::uint64_t>(v.number); }, 65536, INT64_MAX, "", false, "size|host|hbm"},
+
+  {"kv.prefix", key_kind::choice, "exact", "Reuse of an earlier prompt's state: off, exact (same bits as without) or bounded (windows are rebuilt from few rows: faster, an approximation). A request may choose for itself.",
+   [](t_& t, i_, s_ v) { t.prefix = prefix_of(v.text); }, 0, 0, "off|exact|bounded", false, "prefix_cache|enable_prefix_caching"},
+  {"kv.snapshots", key_kind::size, "16MiB", "Memory of each rank for window snapshots, which make exact prefix hits cheap. 0B: none.",
+   [](t_& t, i_, s_ v) { t.snapshot_bytes = static_cast<std::uint64_t>(v.number); }, 0, INT64_MAX},
 
   {"supervisor", key_kind::section, "", "What happens when something dies.", nullptr, 0, 0, "", false, "supervise"},
   {"supervisor.on_rank_loss", key_kind::choice, "shrink", "shrink: survivors go on; restart_smaller: all restart with fewer ranks; restart: the same rank again first. In `dilaunch run` of this build a lost rank ends the run (exit code 3).",
@@ -201,6 +222,8 @@ result<std::string> explain(std::string_view key) {
       out += fmt::format("{:34} {:16} {}\n", r.key, to_string(r.kind), default_of(r));
     return out + "\n`dilaunch explain KEY` says more.\n";
   }
+  if (key.starts_with("DEEPINFER_"))
+    return explain_foreign(key);
   const auto pattern = without_indexes(key);
   const key_row* row = find_key(pattern);
   if (!row) {
@@ -219,6 +242,9 @@ result<std::string> explain(std::string_view key) {
   if (const auto bounds = describe_bounds(*row); !bounds.empty())
     out += fmt::format("  values   {}\n", bounds);
   out += fmt::format("  default  {}\n  {}\n", default_of(*row), row->doc);
+  for (const auto& f : foreign_names())
+    if (f.kind == foreign_kind::key && f.key == row->key)
+      out += fmt::format("  also     DEEPINFER_{} in the environment: {}\n", f.name, f.doc);
   for (const auto& r : rows)
     if (below(r.key, row->key))
       out += fmt::format("    {:32} {}\n", r.key, r.doc);
@@ -245,7 +271,7 @@ std::string topology_markdown() {
     out += fmt::format("| `{}` | {} | {} | {} | {} |\n", r.key, to_string(r.kind), bounds,
                        default_of(r), r.doc);
   }
-  return out;
+  return out + foreign_markdown();
 }
 
 } // namespace di::launch

@@ -2,6 +2,7 @@
 // Placement of ranks on nodes and of experts on ranks, and the memory that follows.
 #include "launch/plan.hpp"
 
+#include "engine/core/speculation_choice.hpp"
 #include "engine/moe/placement.hpp"
 #include "launch/memory_model.hpp"
 #include "launch/units.hpp"
@@ -31,6 +32,26 @@ std::vector<planned_group> groups_of(const engine::model_spec& spec, const topol
   };
   add(0, spec.num_hidden_layers, spec.n_routed_experts);
   return groups;
+}
+
+/// Speculation and prefill against what the model has.
+template <class Add>
+void check_drafts(const topology& t, const engine::model_spec& spec, const Add& add) {
+  const auto choice = engine::parse_speculation(t.speculation).value_or({});
+  if (choice.mode != engine::speculation_mode::off && spec.draft_layers() == 0)
+    add(t.speculation_at,
+        fmt::format("roles.decode.speculation is {}, but the model has no draft layers; write off",
+                    t.speculation));
+  else if (choice.drafts > spec.dspark_block_size)
+    add(t.speculation_at, fmt::format("roles.decode.speculation is {}, but the model makes {} "
+                                      "drafts",
+                                      t.speculation, spec.dspark_block_size));
+  const std::int64_t keep_min = spec.sliding_window + 6; // and the rows of a verified block
+  if (t.prefill_keep != 0 && t.prefill_keep < keep_min)
+    add(t.blame({"roles.decode.prefill_keep"}, t.model_at),
+        fmt::format("roles.decode.prefill_keep is {}, the model needs {} or more (a window of {} "
+                    "and 6)",
+                    t.prefill_keep, keep_min, spec.sliding_window));
 }
 
 } // namespace
@@ -118,6 +139,7 @@ result<cluster_plan> make_plan(const topology& t, const engine::checkpoint& mode
                     "positions)",
                     t.kv_room_bytes, kv.least_bytes, kv.sequence_bytes, t.max_sequences,
                     kv.least_bytes - kv.fixed_bytes, spec.max_position_embeddings));
+  check_drafts(t, spec, add);
   if (!problems.empty())
     return fail(error{ec::bad_config, problems});
   plan.groups = groups_of(spec, t);

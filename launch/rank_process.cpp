@@ -54,6 +54,10 @@ result<void> start(child_context& c, end_latch& latch) {
   s.step_rows = c.config.step_rows;
   s.prefill_rows = c.config.prefill_rows;
   s.running_max = c.config.max_sequences;
+  DI_TRY(s.steps.speculation, engine::parse_speculation(c.config.speculation));
+  s.steps.steps_in_flight = c.config.steps_in_flight;
+  s.steps.step_ms = std::chrono::duration<double, std::milli>(c.config.step_time).count();
+  s.steps.snapshot_bytes = c.config.snapshot_bytes;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
   DI_TRY_VOID(actors::spawn_rank_serving(*c.system, weights, outline, s));
 

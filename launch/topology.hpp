@@ -5,6 +5,7 @@
 
 #include "launch/yaml_tree.hpp"
 #include "messaging/base/result.hpp"
+#include "messaging/proto/sampling.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -68,10 +69,16 @@ struct topology {
   std::uint32_t max_sequences = 0;
   std::uint32_t step_rows = 0;
   std::uint32_t prefill_rows = 0;
-  std::string speculation;
+  std::string speculation; ///< engine::parse_speculation() takes it
+  nanoseconds step_time{}; ///< 0: prompt chunks go by rows alone
+  std::uint32_t steps_in_flight = 0;
+  proto::prefill_mode prefill = proto::prefill_mode::full;
+  std::uint32_t prefill_keep = 0; ///< [rows] of compact prefill; 0: the model's default
 
   std::uint32_t page_tokens = 0;
   std::uint64_t kv_room_bytes = 0; ///< 0: max_sequences of full context
+  proto::prefix_mode prefix = proto::prefix_mode::off;
+  std::uint64_t snapshot_bytes = 0;
 
   rank_loss on_rank_loss = rank_loss::shrink;
   std::uint32_t min_ep = 0;

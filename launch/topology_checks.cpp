@@ -2,6 +2,7 @@
 // Checks of whole topologies: sums, ports, paths, and what this build does not have.
 #include "launch/topology_checks.hpp"
 
+#include "engine/core/speculation_choice.hpp"
 #include "launch/units.hpp"
 
 #include <fmt/format.h>
@@ -27,20 +28,9 @@ void check_name(topology& t, const place& at, std::vector<problem>& problems) {
 }
 
 void check_speculation(const topology& t, std::vector<problem>& problems) {
-  const auto& s = t.speculation;
-  if (s == "off")
-    return;
-  bool known = s == "varlen";
-  if (s.starts_with("fixed:")) {
-    const auto n = parse_integer(std::string_view{s}.substr(6));
-    known = n.ok() && *n >= 1 && *n <= 16;
-  }
-  problems.push_back(
-      {t.speculation_at,
-       known ? fmt::format("roles.decode.speculation: {} is not part of this build; write off", s)
-             : fmt::format("roles.decode.speculation: {} is not known; choose off, fixed:N (N from "
-                           "1 to 16) or varlen",
-                           s)});
+  if (const auto choice = engine::parse_speculation(t.speculation); !choice)
+    problems.push_back(
+        {t.speculation_at, fmt::format("roles.decode.speculation: {}", choice.error().what)});
 }
 
 void check_nodes(topology& t, const place& nodes_at, std::vector<problem>& problems) {
@@ -128,6 +118,11 @@ void check_rest(const topology& t, const yaml_node& root, std::vector<problem>& 
     problems.push_back(
         {t.blame({"kv.page_tokens"}, root.at),
          fmt::format("kv.page_tokens: {} is not part of this build; write 128", t.page_tokens)});
+  if (t.prefill_keep != 0 && t.prefill != proto::prefill_mode::compact)
+    problems.push_back({t.blame({"roles.decode.prefill_keep"}, root.at),
+                        fmt::format("roles.decode.prefill_keep is {}, but roles.decode.prefill is "
+                                    "full; write prefill: compact",
+                                    t.prefill_keep)});
   if (t.heartbeat_suspect <= t.heartbeat_every)
     problems.push_back(
         {t.blame({"supervisor.heartbeat.suspect", "supervisor.heartbeat.every"}, root.at),

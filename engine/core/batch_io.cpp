@@ -173,6 +173,46 @@ result<bool> take_sampling(const std::string& key, const json& v, batch_line& li
   return false;
 }
 
+result<proto::prefix_mode> prefix_of(const json& v, std::string_view field) {
+  DI_TRY(const std::string word, text(v, field));
+  if (word == "off")
+    return proto::prefix_mode::off;
+  if (word == "exact")
+    return proto::prefix_mode::exact;
+  if (word == "bounded")
+    return proto::prefix_mode::bounded;
+  return fail(ec::bad_argument, "{}: {} is not known; choose off, exact or bounded", field,
+              v.dump());
+}
+
+result<proto::prefill_mode> prefill_of(const json& v, std::string_view field) {
+  DI_TRY(const std::string word, text(v, field));
+  if (word == "full")
+    return proto::prefill_mode::full;
+  if (word == "compact")
+    return proto::prefill_mode::compact;
+  return fail(ec::bad_argument, "{}: {} is not known; choose full or compact", field, v.dump());
+}
+
+result<speculation_choice> speculation_of(const json& v, std::string_view field) {
+  DI_TRY(const std::string word, text(v, field));
+  auto choice = parse_speculation(word);
+  if (!choice)
+    return fail(ec::bad_argument, "{}: {}", field, choice.error().what);
+  return choice;
+}
+
+/// How a request is computed; none of it is what it asks for.
+result<bool> take_computing(const std::string& key, const json& v, batch_line& line) {
+  if (key == "speculation")
+    return put(speculation_of(v, key), line.speculation);
+  if (key == "prefix")
+    return put(prefix_of(v, key), line.prefix);
+  if (key == "prefill")
+    return put(prefill_of(v, key), line.prefill);
+  return false;
+}
+
 result<bool> take_field(const std::string& key, const json& v, batch_line& line) {
   if (key == "id") {
     if (!v.is_string() && !v.is_number())
@@ -185,7 +225,8 @@ result<bool> take_field(const std::string& key, const json& v, batch_line& line)
     return put(ids(v, key), line.prompt_ids);
   if (key == "special_tokens")
     return put(flag(v, key), line.special_tokens);
-  return take_sampling(key, v, line);
+  DI_TRY(const bool known, take_computing(key, v, line));
+  return known ? result<bool>{true} : take_sampling(key, v, line);
 }
 
 /// Parses without exceptions; refuses repeated keys and deep nesting.
@@ -231,12 +272,14 @@ result<batch_line> parse_batch_line(std::string_view line, std::string& id) {
   for (const auto& [key, value] : parsed.items()) {
     DI_TRY(const bool known, take_field(key, value, out));
     if (!known)
-      return fail(ec::bad_argument,
-                  "{}: unknown key; known are id, prompt, prompt_ids, special_tokens, max_tokens, "
-                  "temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, "
-                  "repetition_penalty, logit_bias, logprobs, seed, n, stop, stop_token_ids, "
-                  "include_stop_str_in_output, ignore_eos, min_tokens, forced_ids",
-                  key);
+      return fail(
+          ec::bad_argument,
+          "{}: unknown key; known are id, prompt, prompt_ids, special_tokens, max_tokens, "
+          "temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, "
+          "repetition_penalty, logit_bias, logprobs, seed, n, stop, stop_token_ids, "
+          "include_stop_str_in_output, ignore_eos, min_tokens, forced_ids, speculation, prefix, "
+          "prefill",
+          key);
   }
   if (out.prompt.has_value() == out.prompt_ids.has_value())
     return fail(ec::bad_argument, "{}",
@@ -245,11 +288,33 @@ result<batch_line> parse_batch_line(std::string_view line, std::string& id) {
   return out;
 }
 
+/// Speculation, prefix and prefill: the line's word, else the defaults.
+result<void> settle_computing(const batch_line& line, const batch_limits& limits,
+                              proto::request_spec& spec) {
+  spec.prefix = line.prefix.value_or(limits.defaults.prefix);
+  spec.prefill = line.prefill.value_or(limits.defaults.prefill);
+  if (spec.prefill == proto::prefill_mode::compact)
+    spec.keep_rows = limits.defaults.keep_rows;
+  if (!line.speculation)
+    return {};
+  const speculation_choice& wanted = *line.speculation;
+  spec.speculate = wanted.mode != speculation_mode::off;
+  spec.drafts = speculation_code(wanted);
+  if (spec.speculate && limits.drafts == 0)
+    return fail(ec::bad_argument, "speculation: {}, but the model has no draft layers; write off",
+                to_string(wanted));
+  if (wanted.drafts > limits.drafts)
+    return fail(ec::bad_argument, "speculation: {}, but the model makes {} drafts",
+                to_string(wanted), limits.drafts);
+  return {};
+}
+
 result<proto::request_spec> prepare_request(batch_line line, request_id number_,
                                             const batch_limits& limits,
                                             const std::function<std::uint64_t()>& draw_seed) {
   proto::request_spec spec;
   spec.request = number_;
+  DI_TRY_VOID(settle_computing(line, limits, spec));
   spec.sampling = std::move(line.sampling);
   if (line.prompt_ids) {
     spec.prompt = std::move(*line.prompt_ids);

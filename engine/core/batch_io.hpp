@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/core/gateway_core.hpp"
+#include "engine/core/speculation_choice.hpp"
 #include "engine/text/tokenizer.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/proto/sampling.hpp"
@@ -29,6 +30,9 @@ struct batch_line {
   std::optional<std::vector<token_id>> prompt_ids;
   bool special_tokens = false; ///< special spellings in the prompt count
   bool has_seed = false, has_max_tokens = false;
+  std::optional<speculation_choice> speculation;
+  std::optional<proto::prefix_mode> prefix;
+  std::optional<proto::prefill_mode> prefill;
   proto::sampling_params sampling; ///< ranges not yet checked
 };
 
@@ -40,11 +44,20 @@ struct batch_line {
 ///                limit_exceeded
 result<batch_line> parse_batch_line(std::string_view line, std::string& id);
 
+/// What a line that does not say otherwise gets. Speculation is the rank's matter.
+struct request_defaults {
+  proto::prefix_mode prefix = proto::prefix_mode::off;
+  proto::prefill_mode prefill = proto::prefill_mode::full;
+  std::uint32_t keep_rows = 0; ///< [rows] of compact prefill; 0: the model's default
+};
+
 /// What requests of a batch must fit.
 struct batch_limits {
-  const tokenizer* words = nullptr; ///< null: only prompt_ids
-  std::size_t vocab = 0;            ///< [tokens]
-  std::uint32_t context_tokens = 0; ///< [tokens]
+  const tokenizer* words = nullptr;  ///< null: only prompt_ids
+  std::size_t vocab = 0;             ///< [tokens]
+  std::uint32_t context_tokens = 0;  ///< [tokens]
+  std::uint32_t drafts = drafts_max; ///< [drafts] that the model makes; 0: none
+  request_defaults defaults{};
 };
 
 /// A line made ready: tokenized, ranges checked, seed drawn.

@@ -76,10 +76,12 @@ struct request_spec {
   prefix_mode prefix = prefix_mode::off;
   std::uint32_t prefix_tokens = 0; ///< [tokens] of the recorded hit
   bool speculate = true;           ///< may draft; never changes the output
-  std::string contract;            ///< contract id that the answer is promised under; empty: any
-  std::uint64_t deadline_ms = 0;   ///< [ms] after opening at which it is given up; 0: none
+  std::int32_t drafts = 0; ///< [drafts] if it may: 0 as its rank is set, -1 as many as pay, else so
+                           ///< many in each step
+  std::string contract;    ///< contract id that the answer is promised under; empty: any
+  std::uint64_t deadline_ms = 0; ///< [ms] after opening at which it is given up; 0: none
   DI_FIELDS(request_spec, m.request, m.gateway, m.prompt, m.sampling, m.prefill, m.keep_rows,
-            m.prefix, m.prefix_tokens, m.speculate, m.contract, m.deadline_ms)
+            m.prefix, m.prefix_tokens, m.speculate, m.drafts, m.contract, m.deadline_ms)
 };
 
 /// What a choice has emitted already, for a rank that continues it.

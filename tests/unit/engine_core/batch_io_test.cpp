@@ -115,6 +115,54 @@ TEST(batch_io, checks_ranges_and_context_and_draws_a_seed) {
   EXPECT_EQ(all.entries[6].refused->what, "prompt: has no tokens, at least 1");
 }
 
+TEST(batch_io, lets_a_line_say_how_it_is_computed) {
+  batch_limits limits;
+  limits.vocab = 100;
+  limits.context_tokens = 50;
+  limits.drafts = 5;
+  limits.defaults = {proto::prefix_mode::exact, proto::prefill_mode::compact, 140};
+  const auto all = read_batch(
+      R"({"prompt_ids":[1]}
+{"prompt_ids":[1],"speculation":"off","prefix":"off","prefill":"full"}
+{"prompt_ids":[1],"speculation":"varlen","prefix":"bounded"}
+{"prompt_ids":[1],"speculation":"fixed:5"}
+{"prompt_ids":[1],"speculation":"fixed:6"}
+{"prompt_ids":[1],"speculation":"fixed:0"}
+{"prompt_ids":[1],"speculation":5}
+{"prompt_ids":[1],"prefix":"on"}
+{"prompt_ids":[1],"prefill":"mask"})",
+      limits, "/gateway/0", [] { return 77; });
+  ASSERT_EQ(all.requests.size(), 4U);
+  const proto::request_spec &plain = all.requests[0], &off = all.requests[1];
+  EXPECT_TRUE(plain.speculate);
+  EXPECT_EQ(plain.drafts, 0); // as the rank is set
+  EXPECT_EQ(plain.prefix, proto::prefix_mode::exact);
+  EXPECT_EQ(plain.prefill, proto::prefill_mode::compact);
+  EXPECT_EQ(plain.keep_rows, 140U);
+  EXPECT_FALSE(off.speculate);
+  EXPECT_EQ(off.prefix, proto::prefix_mode::off);
+  EXPECT_EQ(off.prefill, proto::prefill_mode::full);
+  EXPECT_EQ(off.keep_rows, 0U);
+  EXPECT_EQ(all.requests[2].drafts, -1);
+  EXPECT_EQ(all.requests[2].prefix, proto::prefix_mode::bounded);
+  EXPECT_EQ(all.requests[3].drafts, 5);
+  EXPECT_EQ(all.entries[4].refused->what, "speculation: fixed:6, but the model makes 5 drafts");
+  EXPECT_EQ(all.entries[5].refused->what,
+            "speculation: fixed:0 is not known; choose off, fixed:N (N from 1 to 16) or varlen");
+  EXPECT_EQ(all.entries[6].refused->what, "speculation: expected a string, found number");
+  EXPECT_EQ(all.entries[7].refused->what,
+            "prefix: \"on\" is not known; choose off, exact or bounded");
+  EXPECT_EQ(all.entries[8].refused->what, "prefill: \"mask\" is not known; choose full or compact");
+
+  limits.drafts = 0; // a model without draft layers
+  const auto none = read_batch("{\"prompt_ids\":[1],\"speculation\":\"varlen\"}\n"
+                               "{\"prompt_ids\":[1],\"speculation\":\"off\"}",
+                               limits, "/gateway/0", [] { return 77; });
+  ASSERT_EQ(none.requests.size(), 1U);
+  EXPECT_EQ(none.entries[0].refused->what,
+            "speculation: varlen, but the model has no draft layers; write off");
+}
+
 TEST(batch_io, renders_one_choice_flat_and_several_as_a_list) {
   batch_entry entry;
   entry.line = 3;

@@ -70,6 +70,21 @@ TEST(plan, refuses_more_copies_of_experts_than_ranks_can_hold) {
             "32 experts");
 }
 
+TEST(plan, refuses_more_drafts_than_the_model_makes_and_a_short_end_of_a_prompt) {
+  const auto errors = [](const std::vector<std::string>& sets) {
+    const auto p = make_plan(with("local1", sets), demo(), eight_cores);
+    return p.ok() ? "" : p.error().what;
+  };
+  EXPECT_EQ(errors({"roles.decode.speculation=fixed:5"}), "");
+  EXPECT_EQ(errors({"roles.decode.speculation=fixed:6"}),
+            "--set roles.decode.speculation=fixed:6: roles.decode.speculation is fixed:6, but the "
+            "model makes 5 drafts");
+  EXPECT_EQ(errors({"roles.decode.prefill=compact", "roles.decode.prefill_keep=70"}), "");
+  EXPECT_EQ(errors({"roles.decode.prefill=compact", "roles.decode.prefill_keep=69"}),
+            "--set roles.decode.prefill_keep=69: roles.decode.prefill_keep is 69, the model needs "
+            "70 or more (a window of 64 and 6)");
+}
+
 TEST(plan, refuses_room_that_a_request_of_full_context_could_not_use) {
   const auto kv = kv_room(demo().spec(), with("local1", {"roles.decode.max_sequences=3"}));
   EXPECT_EQ(kv.fixed_bytes, 3 * kv.sequence_bytes);

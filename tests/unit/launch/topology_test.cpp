@@ -90,7 +90,7 @@ TEST(topology, suggests_near_words_foreign_words_and_the_right_place) {
             "t.yaml:5:6: unknown key kv.block; did you mean kv.page_tokens?");
   EXPECT_EQ(errors(good("ep: 4\n")), "t.yaml:5:1: unknown key ep; did you mean roles.decode.ep?");
   EXPECT_EQ(errors(good("kv: {zzzzzz: 64}\n")),
-            "t.yaml:5:6: unknown key kv.zzzzzz; known here: page_tokens, room");
+            "t.yaml:5:6: unknown key kv.zzzzzz; known here: page_tokens, room, prefix, snapshots");
 }
 
 TEST(topology, knows_only_true_and_false) {
@@ -108,9 +108,55 @@ TEST(topology, refuses_batch_variance_on_cpu) {
             "batch invariant");
 }
 
-TEST(topology, knows_speculation_but_says_that_this_build_has_none) {
-  EXPECT_EQ(errors(good("roles: {decode: {speculation: fixed:5}}\n")),
-            "t.yaml:5:31: roles.decode.speculation: fixed:5 is not part of this build; write off");
+TEST(topology, reads_how_steps_are_computed) {
+  const auto out = read_topology(good("roles: {decode: {speculation: fixed:5, step_time: 60ms, "
+                                      "steps_in_flight: 1, prefill: compact, prefill_keep: 140}}\n"
+                                      "kv: {prefix: bounded, snapshots: 1MiB}\n"),
+                                 "t.yaml");
+  ASSERT_TRUE(out.value) << render(out.problems, "t", {});
+  EXPECT_EQ(out.value->speculation, "fixed:5");
+  EXPECT_EQ(out.value->step_time, std::chrono::milliseconds{60});
+  EXPECT_EQ(out.value->steps_in_flight, 1U);
+  EXPECT_EQ(out.value->prefill, proto::prefill_mode::compact);
+  EXPECT_EQ(out.value->prefill_keep, 140U);
+  EXPECT_EQ(out.value->prefix, proto::prefix_mode::bounded);
+  EXPECT_EQ(out.value->snapshot_bytes, 1U << 20);
+  const auto plain = read_topology(good(), "t.yaml");
+  ASSERT_TRUE(plain.value);
+  EXPECT_EQ(plain.value->step_time, nanoseconds{});
+  EXPECT_EQ(plain.value->steps_in_flight, 2U);
+  EXPECT_EQ(plain.value->prefill, proto::prefill_mode::full);
+  EXPECT_EQ(plain.value->prefill_keep, 0U);
+  EXPECT_EQ(plain.value->prefix, proto::prefix_mode::exact);
+  EXPECT_EQ(plain.value->snapshot_bytes, 16U << 20);
+}
+
+TEST(topology, refuses_wrong_words_for_how_steps_are_computed) {
+  EXPECT_EQ(errors(good("kv: {prefix: on}\n")),
+            "t.yaml:5:14: kv.prefix: on is not known; choose off, exact, bounded");
+  EXPECT_EQ(errors(good("kv: {prefix_cache: exact}\n")),
+            "t.yaml:5:6: unknown key kv.prefix_cache; did you mean kv.prefix?");
+  EXPECT_EQ(errors(good("roles: {decode: {prefill: mask}}\n")),
+            "t.yaml:5:27: roles.decode.prefill: mask is not known; choose full, compact");
+  EXPECT_EQ(errors(good("roles: {decode: {prefill_keep: 140}}\n")),
+            "t.yaml:5:32: roles.decode.prefill_keep is 140, but roles.decode.prefill is full; "
+            "write prefill: compact");
+  EXPECT_EQ(errors(good("roles: {decode: {step_time: 60}}\n")),
+            "t.yaml:5:29: roles.decode.step_time: time \"60\" has no unit: write e.g. 60ms");
+  EXPECT_EQ(errors(good("roles: {decode: {steps_in_flight: 3}}\n")),
+            "t.yaml:5:35: roles.decode.steps_in_flight: 3 is outside 1 to 2");
+  EXPECT_EQ(errors(good("roles: {decode: {speculative: varlen}}\n")),
+            "t.yaml:5:18: unknown key roles.decode.speculative; did you mean "
+            "roles.decode.speculation?");
+}
+
+TEST(topology, knows_the_words_of_speculation) {
+  for (const char* word : {"off", "fixed:1", "fixed:16", "varlen"})
+    EXPECT_EQ(errors(good("roles: {decode: {speculation: " + std::string{word} + "}}\n")), "");
+  for (const char* word : {"on", "fixed", "fixed:", "fixed:0", "fixed:5x", "fixed:-1", "varlan"})
+    EXPECT_EQ(errors(good("roles: {decode: {speculation: '" + std::string{word} + "'}}\n")),
+              "t.yaml:5:31: roles.decode.speculation: " + std::string{word}
+                  + " is not known; choose off, fixed:N (N from 1 to 16) or varlen");
   EXPECT_EQ(errors(good("roles: {decode: {speculation: fixed:17}}\n")),
             "t.yaml:5:31: roles.decode.speculation: fixed:17 is not known; choose off, fixed:N (N "
             "from 1 to 16) or varlen");
