@@ -78,7 +78,7 @@ def topology_of(cell, model, more=()):
             f"roles.decode.redundant_experts={redundant_experts(experts, ranks)}", "cluster.start_timeout=200s"]
     for axis, key in KEYS.items():
         value = FORCED if cell[axis] == "forced" else cell[axis]
-        if value != "off":
+        if axis != "rebalance" or value != "off":
             sets.append(f"{key}={value}")
     return f"{ROOT}/launch/topologies/{'ep64' if ranks == 64 else 'local1'}.yaml", sets + list(more)
 
@@ -100,7 +100,7 @@ def serving_fields(dilaunch, model):
     """Those request fields of the workload that this build knows: a refused line names its unknown key."""
     found = []
     for field in workload.SERVING_FIELDS:
-        value = {"speculation": "off", "priority": 1, "deadline_ms": 3_600_000}[field]
+        value = {"speculation": "off", "prefix": "off", "priority": 1, "deadline_ms": 3_600_000}[field]
         topology, sets = topology_of({"ep": "1", "speculation": "off", "prefix": "off", "rebalance": "off"}, model)
         run = Run(dilaunch, topology, [{"prompt_ids": [5], "max_tokens": 1, field: value}], sets=sets)
         try:
@@ -133,6 +133,13 @@ def difference(want, got, at=""):
     return None if repr(want) == repr(got) else (at, want, got)
 
 
+def ids_around(at, want, got):
+    """The tokens before and behind a difference within the ids of an answer with one choice."""
+    hit = re.match(r"\.(?:ids|logprobs)\[(\d+)\]", at)
+    first = max(0, int(hit[1]) - 8) if hit else 0
+    return {name: {"from": first, "ids": a["ids"][first : first + 16]} for name, a in (("want_ids", want), ("got_ids", got)) if a and "ids" in a}
+
+
 def compare(lines, want, got):
     """[{"id", "at", "want", "got", "request"}] of the answers that differ, are missing or too many."""
     problems, by_id = [], {}
@@ -147,9 +154,13 @@ def compare(lines, want, got):
             told = dict(line)
             if len(told.get("prompt_ids", ())) > 12:
                 told["prompt_ids"] = f"{len(line['prompt_ids'])} ids"
-            problems.append({"id": line["id"], "at": found[0], "want": found[1], "got": found[2], "request": told,
-                             "want_ids": expected.get("ids"), "got_ids": (answer or {}).get("ids")})
-    return problems + [{"id": i, "at": "nobody asked"} for i in by_id]
+            problems.append({"id": line["id"], "at": found[0], "want": found[1], "got": found[2], "request": told, **ids_around(found[0], expected, answer)})
+    for i, answer in by_id.items():
+        if not str(i).startswith(workload.NOISE):
+            problems.append({"id": i, "at": "nobody asked"})
+        elif "error" in answer:
+            problems.append({"id": i, "at": ".error", "want": "absent", "got": answer["error"]})
+    return problems
 
 
 EVENT = re.compile(r"\S+Z \w+ (/\S+) (\w+)((?: \w+=(?:\"[^\"]*\"|\S+))*)$")
@@ -213,6 +224,7 @@ def run_matrix(options, chosen, report, save):
     fields = serving_fields(options.dilaunch, options.model)
     served = workload.make(options.requests, options.seed, options.model, options.longest, fields)
     assert workload.plain(served) == lines
+    noisy = workload.with_noise(served, options.seed) if "prefix" in fields else served
     alone = {"ep": "1", "speculation": "off", "prefix": "off", "rebalance": "off"}
     topology, sets = topology_of(alone, options.model)
     want, facts, problems = answer_all(options.dilaunch, topology, sets, lines, options.limit, ("--window", "1"))
@@ -234,10 +246,11 @@ def run_matrix(options, chosen, report, save):
         else:
             topology, sets = topology_of(cell, options.model, options.set)
             sets = with_room(options.dilaunch, cell, topology, sets)
-            got, facts, problems = answer_all(options.dilaunch, topology, sets, served, options.limit)
+            asked = noisy if cell["prefix"] == "exact" else served
+            got, facts, problems = answer_all(options.dilaunch, topology, sets, asked, options.limit)
             wrong = compare(lines, want, got)
             good = good and not wrong and not problems
-            report["cells"].append({**cell, "requests": len(got), "different": len(wrong), **facts, "problems": problems[:10], "first_differences": wrong[:3]})
+            report["cells"].append({**cell, "requests": len(lines), "answers": len(got), "different": len(wrong), **facts, "problems": problems[:10], "first_differences": wrong[:3]})
             say(f"{name}: {len(got)} answers, {len(wrong)} differ, {facts}{', ' + str(problems[:2]) if problems else ''}")
             for d in wrong[:1]:
                 say("  " + json.dumps(d, ensure_ascii=False)[:2000])

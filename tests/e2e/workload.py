@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 
 PAGE_TOKENS = 128  # of a KV page: prefixes are shared by whole pages
-SERVING_FIELDS = ("speculation", "priority", "deadline_ms")
+SERVING_FIELDS = ("speculation", "prefix", "priority", "deadline_ms")
+PROMPT_FIELDS = ("prompt", "prompt_ids", "special_tokens")
+NOISE = "noise"  # how the ids of requests begin that are there for the others to suffer from
 QUESTIONS = (
     "What is {a} plus {b}", "What is {b} minus {a}?", "Count from {c} to {d}", "Sort these numbers: {b} {a} {d} {c}", "Name a day after Monday",
     "Which month comes after May", "What sound does a hen make", "What is a young snake called?", "Who are you?", "Hi there!",
@@ -90,6 +92,8 @@ def serving(rng):
     line = {}
     if rng.random() < 0.4:
         line["speculation"] = rng.choice(("off", "fixed:1", "fixed:2", "fixed:3", "fixed:5", "varlen"))
+    if rng.random() < 0.1:
+        line["prefix"] = "off"
     if rng.random() < 0.3:
         line["priority"] = rng.choice((-1, 1, 2))
     if rng.random() < 0.2:
@@ -113,16 +117,30 @@ def make(count, seed, model, longest=3000, serving_fields=()):
         kind = rng.random()
         if kind < 0.08 and lines:  # the same prompt again
             again = rng.choice(lines)
-            prompt = {k: again[k] for k in ("prompt", "prompt_ids", "special_tokens") if k in again}
+            prompt = {k: again[k] for k in PROMPT_FIELDS if k in again}
         elif kind < 0.5:
             prompt = families.prompt()
         else:
             prompt = lone_prompt(rng, families, talks)
         served = serving(server_rng)
+        if len(prompt.get("prompt_ids", prompt.get("prompt"))) > 100 and rng.random() < 0.15:
+            prompt = {**prompt, "prefill": "compact"}  # changes the answer, the same way everywhere
         lines.append({"id": f"r{i}", **prompt, **sampling(rng, vocabulary, talks), **{k: v for k, v in served.items() if k in serving_fields}})
     if count >= 50:  # one of exactly the longest length, somewhere in the middle
         lines[count // 2] = {"id": f"r{count // 2}", "prompt_ids": families.some(longest), "max_tokens": 24, "temperature": 0, "seed": seed}
     return lines
+
+
+def with_noise(lines, seed):
+    """The lines and, among them, some with the same prompts whose own answers may depend on what was cached when: `bounded` reuse of a
+    prefix is an approximation, but what it leaves behind must not change the others."""
+    rng, mixed = random.Random(seed + 2), []
+    for line in lines:
+        mixed.append(line)
+        if rng.random() < 0.08:
+            like = rng.choice(lines)
+            mixed.append({"id": f"{NOISE}{len(mixed)}", **{k: like[k] for k in PROMPT_FIELDS if k in like}, "prefix": "bounded", "max_tokens": 12, "seed": 1})
+    return mixed
 
 
 def plain(lines):
