@@ -2,6 +2,8 @@
 // EXPERT_SHARD's loop: slices in, grouped GEMMs, answers out.
 #include "actors/expert_shard.hpp"
 
+#include "messaging/base/trace.hpp"
+
 namespace di::actors {
 
 expert_shard_actor::expert_shard_actor(shard_parts parts)
@@ -39,6 +41,9 @@ result<void> expert_shard_actor::on(const proto::work_due&, instant, outbox& out
   if (!core_.has_work())
     return {};
   const engine::expert_slice& slice = core_.next_slice();
+  const trace::span computing{trace::kind::experts,
+                              {.rows = static_cast<std::uint32_t>(slice.entries.size()),
+                               .layer = static_cast<std::int32_t>(slice.layer.v)}};
   std::size_t used = 0;
   for (const engine::slice_entry& e : slice.entries) { // by ascending expert
     const proto::expert_batch& m = e.call->batch;

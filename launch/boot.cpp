@@ -46,6 +46,7 @@ std::string to_json(const boot_config& b) {
          {"run_dir", b.run_dir},
          {"bind", {{"control", b.control_endpoint}, {"bulk", b.bulk_endpoint}}},
          {"threads", b.threads},
+         {"trace_spans", b.trace_spans},
          {"log_level", b.log_level}};
   if (b.curve)
     j["curve"] = {{"public", b.curve->public_key},
@@ -54,11 +55,9 @@ std::string to_json(const boot_config& b) {
   if (b.control)
     j["control"] = peer_json(*b.control);
   if (b.batch)
-    j["batch"] = {{"prompts", b.batch->prompts},
-                  {"prompts_name", b.batch->prompts_name},
-                  {"output", b.batch->output},
-                  {"progress", b.batch->progress},
-                  {"window", b.batch->window}};
+    j["batch"] = {{"prompts", b.batch->prompts},   {"prompts_name", b.batch->prompts_name},
+                  {"output", b.batch->output},     {"trace", b.batch->trace},
+                  {"progress", b.batch->progress}, {"window", b.batch->window}};
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -81,6 +80,7 @@ result<boot_config> parse_boot(std::string_view text) {
     b.control_endpoint = j.at("bind").at("control").get<std::string>();
     b.bulk_endpoint = j.at("bind").at("bulk").get<std::string>();
     b.threads = j.at("threads").get<std::uint32_t>();
+    b.trace_spans = j.at("trace_spans").get<std::uint32_t>();
     b.log_level = j.at("log_level").get<std::string>();
     if (j.contains("curve")) {
       const auto& c = j.at("curve");
@@ -93,8 +93,8 @@ result<boot_config> parse_boot(std::string_view text) {
       const auto& c = j.at("batch");
       b.batch =
           batch_boot{c.at("prompts").get<std::string>(), c.at("prompts_name").get<std::string>(),
-                     c.at("output").get<std::string>(), c.at("progress").get<bool>(),
-                     c.at("window").get<std::uint32_t>()};
+                     c.at("output").get<std::string>(),  c.at("trace").get<std::string>(),
+                     c.at("progress").get<bool>(),       c.at("window").get<std::uint32_t>()};
     }
     return b;
   } catch (const json::exception& e) {

@@ -29,6 +29,7 @@ struct batch_boot {
   std::string prompts;      ///< absolute path of the JSONL file
   std::string prompts_name; ///< what messages call it
   std::string output;       ///< absolute path; empty: standard output
+  std::string trace;        ///< absolute path of the file for the rings; empty: none is kept
   bool progress = false;    ///< terminal_fd is a terminal
   std::uint32_t window = 0; ///< requests open at a time; 0: as many as fill every rank
   friend bool operator==(const batch_boot&, const batch_boot&) = default;
@@ -51,6 +52,7 @@ struct boot_config {
   std::optional<curve_boot> curve;  ///< tcp only
   std::optional<bus::peer> control; ///< absent in the control process
   std::uint32_t threads = 1;        ///< compute threads of a rank
+  std::uint32_t trace_spans = 0;    ///< size of the ring; 0: nothing is traced
   std::string log_level = "info";
   std::optional<batch_boot> batch;
   friend bool operator==(const boot_config&, const boot_config&) = default;

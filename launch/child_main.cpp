@@ -2,10 +2,12 @@
 // From exec to the role's own code.
 #include "launch/child_main.hpp"
 
+#include "actors/tracing.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/signals.hpp"
 #include "messaging/base/log.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <fmt/format.h>
 
@@ -80,12 +82,16 @@ result<void> child_context::open(bool with_plugins) {
   o.codecs = types.codecs();
   o.peers = std::max(limits::peers_default, std::size_t{config.ep} + 8);
   DI_TRY(office, bus::make_post_office(std::move(o)));
+  if (boot.trace_spans > 0)
+    trace::enable(boot.trace_spans);
   report_status({status_kind::bound, office->self(), {}});
   if (boot.control)
     DI_TRY_VOID(office->add_route(*boot.control));
   actors::system_options s;
   s.threads = boot.role == process_role::control ? 2 : 1;
   system = std::make_unique<actors::system>(std::move(s), *office);
+  if (boot.trace_spans > 0)
+    return system->spawn(actors::tracer_path(prefix()), actors::make_tracer(prefix()));
   return {};
 }
 

@@ -180,6 +180,7 @@ boot_config cluster::boot_for(process_role role, std::uint32_t index,
   b.curve = ids_.curve_of(id);
   b.control = control_;
   b.threads = role == process_role::rank ? o_.plan.ranks[index].threads : o_.plan.control_threads;
+  b.trace_spans = o_.trace_spans;
   b.log_level = o_.log_level;
   return b;
 }

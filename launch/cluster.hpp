@@ -28,10 +28,11 @@ struct cluster_options {
   cluster_plan plan;
   std::string program; ///< runs `child <role> <index>` and `node`; absolute
   batch_boot batch;
-  std::string log_dir;    ///< logs are kept there; empty: in the run directory, gone at the end
-  bool quiet = false;     ///< logs only to files
-  std::string log_level;  ///< for all processes
-  std::string token_file; ///< agent launcher: written with mode 0600, removed at the end
+  std::string log_dir;   ///< logs are kept there; empty: in the run directory, gone at the end
+  bool quiet = false;    ///< logs only to files
+  std::string log_level; ///< for all processes
+  std::uint32_t trace_spans = 0; ///< ring of each process; 0: no trace. batch.trace gets the rings
+  std::string token_file;        ///< agent launcher: written with mode 0600, removed at the end
 };
 
 /// Runs until the batch is done or something died; prints logs and, last, the reason of a failure

@@ -11,6 +11,7 @@
 #include "launch/process.hpp"
 #include "launch/run_files.hpp"
 #include "launch/units.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -30,7 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct run_arguments {
-  std::string topology, prompts, output, log_dir, log_level, token_file, speculation;
+  std::string topology, prompts, output, log_dir, log_level, token_file, speculation, trace;
+  std::uint32_t trace_spans = 65'536;
   std::vector<std::string> sets;
   bool quiet = false;
   std::uint32_t window = 0;
@@ -65,6 +67,10 @@ result<cluster_options> options_of(const run_arguments& a, run_files& files) {
   DI_TRY(o.program, own_program());
   DI_TRY(o.batch, files.open(a.prompts, a.output));
   o.batch.window = a.window;
+  if (!a.trace.empty()) {
+    DI_TRY(o.batch.trace, files.open_trace(a.trace));
+    o.trace_spans = a.trace_spans;
+  }
   o.batch.progress = ::isatty(STDERR_FILENO) == 1;
   o.log_dir = a.log_dir.empty() ? "" : fs::absolute(a.log_dir).string();
   o.quiet = a.quiet;
@@ -82,7 +88,16 @@ int run(const run_arguments& a) {
   auto options = options_of(a, files);
   if (!options.ok())
     return complain(options.error().what);
-  return run_cluster(std::move(*options));
+  const int code = run_cluster(std::move(*options));
+  const bool finished = code == exit_done || code == exit_requests_failed;
+  if (!finished || !a.trace.ends_with(".json"))
+    return code;
+  const auto drawn = draw_trace({a.trace}, a.trace);
+  if (!drawn.ok()) {
+    complain("--trace " + drawn.error().what);
+    return exit_gave_up;
+  }
+  return code;
 }
 
 void add_agent(CLI::App& app, int& exit_code) {
@@ -148,6 +163,13 @@ void add_run_commands(CLI::App& app, int& exit_code) {
       ->option_text("N");
   c->add_option("--token-file", a->token_file, "Agent launcher: written for the agents, mode 0600")
       ->option_text("FILE");
+  c->add_option("--trace", a->trace,
+                "Keep spans of all processes: FILE.json opens in ui.perfetto.dev; any other name "
+                "keeps them raw for dilaunch trace")
+      ->option_text("FILE");
+  c->add_option("--trace-spans", a->trace_spans, "Spans that each process keeps; default 65536")
+      ->check(CLI::Range(1U, static_cast<unsigned>(trace::spans_max)))
+      ->option_text("N");
   c->callback([a, &exit_code] { exit_code = run(*a); });
 
   add_agent(app, exit_code);

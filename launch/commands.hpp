@@ -3,7 +3,10 @@
 // sets `exit_code`.
 #pragma once
 
+#include "messaging/base/result.hpp"
+
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -16,6 +19,13 @@ void add_topology_commands(CLI::App& app, int& exit_code);
 
 /// run, agent, up (says that it is not here yet), and the hidden node and child.
 void add_run_commands(CLI::App& app, int& exit_code);
+
+/// trace.
+void add_trace_commands(CLI::App& app, int& exit_code);
+
+/// Merges ring files into one picture at `out`, which may be one of them; written beside it first.
+/// @errors io_error, and those of read_trace_file()
+result<void> draw_trace(const std::vector<std::string>& rings, const std::string& out);
 
 /// Says what to use in place of `up`. @return the exit code
 int no_up_yet(const std::string& topology);

@@ -4,9 +4,11 @@
 #include "actors/directory.hpp"
 #include "actors/serving_boot.hpp"
 #include "actors/telemetry.hpp"
+#include "actors/tracing.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/preflight.hpp"
+#include "launch/trace_file.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/proto/gateway.hpp"
 
@@ -25,11 +27,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t prompts_bytes_max = 1U << 30U;
+constexpr const char* collector_path = "/control/trace_collector";
 
 /// The batch's files; live as long as its gateway.
 struct batch_files {
-  unique_fd output;
+  unique_fd output, trace;
   bool progress = false;
+  int end_code = exit_done; ///< of the run, once the batch has finished
 
   result<std::string> open(const batch_boot& b) {
     const unique_fd in{::open(b.prompts.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -39,6 +43,11 @@ struct batch_files {
       output = unique_fd{::open(b.output.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_CLOEXEC)};
       if (!output)
         return fail(ec::bad_argument, "--output {}: {}", b.output, std::strerror(errno));
+    }
+    if (!b.trace.empty()) {
+      trace = unique_fd{::open(b.trace.c_str(), O_WRONLY | O_CLOEXEC)};
+      if (!trace)
+        return fail(ec::bad_argument, "--trace {}: {}", b.trace, std::strerror(errno));
     }
     progress = b.progress;
     return read_all(in.get(), prompts_bytes_max);
@@ -125,6 +134,28 @@ void end_with_gateway(end_latch& latch, const error& e) {
     latch.end(exit_gave_up, e.what);
 }
 
+/// Fetches the rings of all processes into the trace's file, then ends the run.
+result<void> start_collector(child_context& c, batch_files& files, end_latch& latch) {
+  actors::collector_options o;
+  o.tracers = {actors::tracer_path("/control")};
+  for (std::uint32_t r = 0; r < c.config.ep; ++r)
+    o.tracers.push_back(actors::tracer_path(fmt::format("/rank/{}", r)));
+  o.take = [&files](const proto::trace_part& part) {
+    return write_all(files.trace.get(), trace_line(part));
+  };
+  o.finished = [&latch, &files](const result<void>& all) {
+    if (!all)
+      report_status({status_kind::notice, {}, all.error().what});
+    latch.end(files.end_code);
+  };
+  DI_TRY_VOID(write_all(files.trace.get(), trace_file_head()));
+  actors::spawn_options alone;
+  alone.detached = true; // it writes to a file
+  alone.ended = ends(latch).ended;
+  return c.system->spawn(collector_path, actors::make_trace_collector(std::move(o)),
+                         std::move(alone));
+}
+
 result<void> start_batch(child_context& c, const actors::model_outline& model, batch_files& files,
                          end_latch& latch) {
   DI_TRY(auto prompts, files.open(*c.boot.batch));
@@ -139,7 +170,9 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
     b.show = [](std::string_view text) {
       (void)write_all(terminal_fd, fmt::format("\r\033[K{}", text));
     };
-  b.finished = [&latch, progress = files.progress](const proto::batch_finished& f) {
+  if (files.trace)
+    DI_TRY_VOID(start_collector(c, files, latch));
+  b.finished = [&latch, &c, &files, progress = files.progress](const proto::batch_finished& f) {
     if (progress)
       (void)write_all(terminal_fd, "\r\033[K");
     log::info("batch_finished", {{"prompts", f.prompts},
@@ -148,7 +181,15 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
                                  {"output_tokens", f.output_tokens},
                                  {"elapsed_us", f.elapsed_us}});
     report_status({status_kind::finished, {}, {}});
-    latch.end(f.failed == 0 ? exit_done : exit_requests_failed);
+    files.end_code = f.failed == 0 ? exit_done : exit_requests_failed;
+    if (!files.trace)
+      return latch.end(files.end_code);
+    envelope mail;
+    mail.to = collector_path;
+    mail.from = c.prefix();
+    mail.body = parcel::of(proto::collect_trace{});
+    if (!c.office->post(std::move(mail)))
+      latch.end(files.end_code);
   };
   b.read = [&c](const engine::batch& work) { tell_refused(work, c.boot.batch->prompts_name); };
   b.broke_off = [](std::size_t unanswered, std::size_t lines) {

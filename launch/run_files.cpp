@@ -66,6 +66,19 @@ result<batch_boot> run_files::open(const std::string& prompts, const std::string
   return b;
 }
 
+result<std::string> run_files::open_trace(const std::string& path) {
+  trace_ = unique_fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)};
+  if (!trace_)
+    return fail(ec::io_error, "--trace {}: {}", path, std::strerror(errno));
+  for (const unique_fd* other : {&prompts_, &output_})
+    if (*other && same_regular_file(other->get(), trace_.get()))
+      return fail(ec::bad_argument, "--trace {}: is the file of the prompts or of the answers",
+                  path);
+  if (::ftruncate(trace_.get(), 0) != 0 && errno != EINVAL) // EINVAL: a device has no length
+    return fail(ec::io_error, "--trace {}: {}", path, std::strerror(errno));
+  return seen_from_outside(trace_);
+}
+
 bool fill_standard_descriptors() {
   const bool has_stdout = ::fcntl(STDOUT_FILENO, F_GETFD) != -1;
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})

@@ -23,10 +23,13 @@ public:
   ///                 same regular file), limit_exceeded
   result<batch_boot> open(const std::string& prompts, const std::string& output);
 
+  /// Opens the file for the rings of a trace, empty. @errors io_error
+  result<std::string> open_trace(const std::string& path);
+
 private:
   result<void> open_prompts(const std::string& path);
 
-  unique_fd prompts_, output_;
+  unique_fd prompts_, output_, trace_;
   unique_fd copy_; ///< of a regular file on standard input
 };
 

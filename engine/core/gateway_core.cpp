@@ -2,6 +2,8 @@
 // Submitting and collecting a batch.
 #include "engine/core/gateway_core.hpp"
 
+#include "messaging/base/trace.hpp"
+
 #include <algorithm>
 
 namespace di::engine {
@@ -56,6 +58,9 @@ void gateway_core::submit_more(instant now, outbox& out) {
     entry& e = entries_[next_];
     e.state = phase::submitted;
     e.submitted = e.sent = now;
+    const trace::span submitting{trace::kind::submit,
+                                 {.rows = static_cast<std::uint32_t>(e.spec.prompt.size())},
+                                 e.spec.request};
     out.send(options_.journal, proto::open_request{e.spec});
   }
   if (done() && !options_.finished_to.empty())
@@ -113,6 +118,8 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
                  m.end.reason != proto::finish_reason::none});
     return {};
   }
+  const trace::span taking{
+      trace::kind::release, {.rows = static_cast<std::uint32_t>(m.tokens.size())}, m.request};
   collected_choice& c = e->choices[m.choice];
   const auto have = static_cast<std::uint32_t>(c.tokens.size());
   const bool ended = c.end.reason != proto::finish_reason::none;
@@ -147,6 +154,7 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
 }
 
 void gateway_core::finish(entry& e, instant now, outbox& out) {
+  trace::mark(trace::kind::finish, e.spec.request);
   e.state = phase::finished;
   e.spec.prompt = {};
   --open_;

@@ -4,6 +4,7 @@
 
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "messaging/base/result.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <algorithm>
 
@@ -57,6 +58,8 @@ journal_core::request* journal_core::find(request_id id) {
 
 result<void> journal_core::on(const proto::open_request& m, instant now, outbox& out) {
   const request_id id = m.spec.request;
+  const trace::span recording{
+      trace::kind::record, {.rows = static_cast<std::uint32_t>(m.spec.prompt.size())}, id};
   if (find(id)) {
     out.send(m.spec.gateway, proto::request_opened{id});
     return {};
@@ -116,6 +119,8 @@ result<void> journal_core::on(const proto::admission_refused& m, instant now, ou
 }
 
 result<void> journal_core::on(const proto::tokens_committed& m, instant now, outbox& out) {
+  const trace::span accepting{
+      trace::kind::accept, {.rows = static_cast<std::uint32_t>(m.tokens.size())}, m.request};
   const address rank = rank_path(m.rank);
   request* r = find(m.request);
   const bool current = r && m.attempt == r->attempt && m.choice < r->choices.size();

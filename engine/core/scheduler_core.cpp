@@ -4,6 +4,7 @@
 
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "messaging/base/result.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <algorithm>
 
@@ -70,6 +71,8 @@ scheduler_core::rank_entry* scheduler_core::entry_of(rank_id rank, incarnation l
 
 result<void> scheduler_core::on(const proto::admit_request& m, instant now, outbox& out) {
   const request_id id = m.spec.request;
+  const trace::span admitting{
+      trace::kind::admit, {.rows = static_cast<std::uint32_t>(m.spec.prompt.size())}, id};
   if (const auto at = requests_.find(id); at != requests_.end()) {
     request& r = *at->second;
     if (r.what.attempt >= m.attempt) {
@@ -144,6 +147,8 @@ void scheduler_core::assign(request& r, rank_entry& to, instant now, outbox& out
 
 void scheduler_core::send_assignment(request& r, instant now, outbox& out) {
   r.sent = now;
+  const trace::span assigning{
+      trace::kind::assign, {.value = static_cast<float>(r.assigned->rank.v)}, r.what.spec.request};
   out.send(rank_path(r.assigned->rank), proto::assign_request{r.what.spec, r.what.attempt, view_,
                                                               r.assigned->life, r.what.progress});
   arm(out);

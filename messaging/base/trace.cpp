@@ -200,6 +200,7 @@ part read(std::uint64_t first, std::size_t events_max) {
       p.events.push_back(unpack(words));
   }
   p.next = std::max(at, first);
+  p.more = p.next < end;
   return p;
 }
 

@@ -56,7 +56,7 @@ std::optional<kind> kind_of(std::string_view name) noexcept;
 struct numbers {
   std::uint32_t rows = 0; ///< [rows] or tokens it was about
   std::int32_t layer = -1;
-  float value = 0; ///< step: moe_lb; verify: accepted drafts
+  float value = 0; ///< step: moe_lb; verify: accepted drafts; assign: rank
 };
 
 /// A line of the picture, e.g. the path of an actor. 0: the process itself.
@@ -85,6 +85,7 @@ struct part {
   std::uint64_t first = 0;         ///< number of events[0] if none behind it is missing
   std::uint64_t next = 0;          ///< where to go on reading; events in all so far at the end
   std::uint64_t lost = 0;          ///< within [asked, next): overwritten, or being written
+  bool more = false;               ///< there are events from `next` on
   std::vector<std::string> tracks; ///< name of each track id
   clock_pair clocks;               ///< now
 };

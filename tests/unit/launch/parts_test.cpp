@@ -37,10 +37,12 @@ boot_config full_boot() {
   b.curve = curve_boot{"pub", "sec", {"k1", "k2"}};
   b.control = bus::peer{"/control", incarnation{7}, "c", "b", "key"};
   b.threads = 5;
+  b.trace_spans = 9;
   b.log_level = "debug";
   b.batch = batch_boot{};
   b.batch->prompts = "/p.jsonl";
   b.batch->output = "/o.jsonl";
+  b.batch->trace = "/t.json";
   b.batch->progress = true;
   b.batch->window = 3;
   return b;

@@ -92,6 +92,8 @@ TEST_F(span_ring, overwrites_the_oldest_and_says_how_many) {
   p = read(190, 4); // page by page
   EXPECT_EQ(p.lost, 0U);
   EXPECT_EQ(p.next, 194U);
+  EXPECT_TRUE(p.more);
+  EXPECT_FALSE(read(194).more);
   ASSERT_EQ(p.events.size(), 4U);
   EXPECT_EQ(p.events[0].begin_ns, 191);
   EXPECT_TRUE(read(200).events.empty());
