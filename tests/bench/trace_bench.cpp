@@ -10,7 +10,8 @@
 
 namespace {
 
-using namespace di;
+namespace trace = di::trace;
+using di::request_id;
 
 constexpr int spans = 400'000;
 
