@@ -31,7 +31,7 @@ struct position_quality {
 };
 
 struct calibration_options {
-  double forget = 0.999;           ///< per block, of the histograms
+  double forget = 0.9998;          ///< per block, of the histograms
   std::uint32_t refit_blocks = 32; ///< blocks between fits
   double prior_outcomes = 16;      ///< weight of slope 1, offset 0
 };

@@ -35,14 +35,22 @@ void step_table::observe(std::uint32_t rows, double ms_) noexcept {
   if (rows == 0 || !(ms_ > 0) || !std::isfinite(ms_))
     return;
   bucket& b = buckets_[index(rows)];
-  if (!b.known)
+  if (known_ < 2 && !b.known)
     return profile(rows, ms_);
   // Within a bucket a larger step is slower: compare with the curve, not with the mean.
   const double expected = std::max(ms(rows), 1e-9);
-  const double off = std::clamp(std::log(ms_ / expected), -options_.clip, options_.clip);
-  b.rows += options_.learn * (static_cast<double>(rows) - b.rows);
-  b.level *= std::exp(options_.learn * off);
-  speed_ *= std::exp(options_.learn_speed * off);
+  const double off = std::log(ms_ / expected), limit = options_.clip_spreads * spread_;
+  const double clipped = std::clamp(off, -limit, limit);
+  if (b.known) {
+    b.rows += options_.learn * (static_cast<double>(rows) - b.rows);
+    b.level *= std::exp(options_.learn * clipped);
+  } else { // between what its neighbours say and what was seen, should that be a wild one
+    b = {static_cast<double>(rows), expected / speed_ * std::exp(std::clamp(off, -0.3, 0.3)), true};
+    ++known_;
+  }
+  speed_ *= std::exp(options_.learn_speed * clipped);
+  // A lasting change looks wild at first; the spread grows until it counts.
+  spread_ = std::max(0.01, spread_ + 0.05 * (std::min(std::abs(off), limit) - spread_));
   rebuild();
 }
 
@@ -55,7 +63,13 @@ void step_table::rebuild() noexcept {
     highest = std::max(highest, b.level * speed_);
     nodes_.push_back({b.rows, highest, true});
   }
-  slope_ = 0;
+  slope_ = stair_end_ = 0;
+  if (options_.padded_to > 0)
+    for (auto node = nodes_.begin(); node != nodes_.end(); ++node) {
+      stair_end_ = node->level;
+      if (node->rows >= options_.padded_to)
+        break;
+    }
   if (nodes_.size() >= 2) {
     const bucket& low = nodes_[(nodes_.size() - 1) / 2];
     slope_ = (nodes_.back().level - low.level) / (nodes_.back().rows - low.rows);
@@ -89,7 +103,8 @@ void step_table::fill(std::uint32_t first, std::span<double> out) const noexcept
       const bucket& a = nodes_[next == 0 ? 0 : next - 1];
       const bucket& b = nodes_[next == 0 ? 1 : next];
       const double at = a.level + (b.level - a.level) * (rows - a.rows) / (b.rows - a.rows);
-      out[i] = std::max(at, next == 0 ? a.level / 2 : a.level);
+      out[i] = std::max(
+          {std::min(at, nodes_[next].level), next == 0 ? a.level / 2 : a.level, stair_end_});
     }
   }
 }

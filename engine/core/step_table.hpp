@@ -25,9 +25,10 @@ namespace di::engine {
 
 struct step_table_options {
   std::uint32_t padded_to = 0; ///< [rows] step function up to here
-  double learn = 0.1;          ///< share by which an observation moves its bucket
-  double learn_speed = 0.02;   ///< and the common speed
-  double clip = 0.7;           ///< [log] an observation further away counts as this far
+  double learn = 0.05;         ///< share by which an observation moves its bucket
+  double learn_speed = 0.1;    ///< and the common speed
+  double clip_spreads = 3;     ///< an observation further off than so many mean deviations counts
+                               ///< as this far
 };
 
 class step_table {
@@ -63,7 +64,9 @@ private:
   std::array<bucket, buckets> buckets_{};
   std::vector<bucket> nodes_; ///< known ones, ascending, monotone; of ms()
   double speed_ = 1;
-  double slope_ = 0; ///< [ms/row] beyond the last node
+  double spread_ = 0.1;  // [log] mean deviation of observations, clipped
+  double slope_ = 0;     // [ms/row] beyond the last node
+  double stair_end_ = 0; // [ms] at padded_to
   std::size_t known_ = 0;
 };
 

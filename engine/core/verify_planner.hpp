@@ -40,13 +40,13 @@ struct verify_offer {
 };
 
 struct verify_planner_options {
-  length_rules lengths;
+  length_rules lengths{};
   double gain_on = 0.02;          ///< what drafting must gain to be switched on again
   std::uint32_t rows_max = 0;     ///< [rows] of a step at most, drafts included; 0: no bound
   std::uint32_t probe_first = 64; ///< [steps] without drafts before one tries again; doubles
   std::uint32_t probe_max = 1024; ///< [steps] up to here
   double forget = 0.98;           ///< per step, of what survivals look like
-  step_table_options step, draft;
+  step_table_options step{}, draft{};
 };
 
 /// Owned by RANK, used on its thread only.
