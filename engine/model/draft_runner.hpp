@@ -36,7 +36,7 @@ using draft_picker = std::function<result<token_id>(std::size_t segment, std::si
 struct draft_options {
   /// Tokens per row for which the sequential bias is computed: the best by the parallel pass. All
   /// others read -infinity. 0: the whole vocabulary. Moves acceptance only, never output.
-  std::int64_t candidates = 1024;
+  std::int64_t candidates = 0;
 };
 
 /// Drafts for sequences of one rank. Owned by RANK, used on its thread only; one pass at a time.
