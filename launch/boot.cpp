@@ -52,6 +52,11 @@ std::string to_json(const boot_config& b) {
     j["curve"] = {{"public", b.curve->public_key},
                   {"secret", b.curve->secret_key},
                   {"allowed", b.curve->allowed}};
+  if (!b.segment_lives.empty()) {
+    j["segments"] = {{"bytes", b.segment_bytes}, {"lives", json::array()}};
+    for (const incarnation life : b.segment_lives)
+      j["segments"]["lives"].push_back(life.v);
+  }
   if (b.control)
     j["control"] = peer_json(*b.control);
   if (b.batch)
@@ -86,6 +91,11 @@ result<boot_config> parse_boot(std::string_view text) {
       const auto& c = j.at("curve");
       b.curve = curve_boot{c.at("public").get<std::string>(), c.at("secret").get<std::string>(),
                            c.at("allowed").get<std::vector<std::string>>()};
+    }
+    if (j.contains("segments")) {
+      b.segment_bytes = j.at("segments").at("bytes").get<std::uint64_t>();
+      for (const auto life : j.at("segments").at("lives").get<std::vector<std::uint64_t>>())
+        b.segment_lives.emplace_back(life);
     }
     if (j.contains("control"))
       b.control = peer_of(j.at("control"));

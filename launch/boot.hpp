@@ -46,10 +46,14 @@ struct boot_config {
   std::string topology_file, topology_text;
   std::vector<std::string> sets;
 
-  std::string run_dir;              ///< of its node process, mode 0700
-  std::string control_endpoint;     ///< to bind: ipc:// or tcp://
-  std::string bulk_endpoint;        ///< to bind
-  std::optional<curve_boot> curve;  ///< tcp only
+  std::string run_dir;             ///< of its node process, mode 0700
+  std::string control_endpoint;    ///< to bind: ipc:// or tcp://
+  std::string bulk_endpoint;       ///< to bind
+  std::optional<curve_boot> curve; ///< tcp only
+  /// Lives of all ranks of its host that share memory, in the order of the descriptors from
+  /// segments_fd on; empty: none do.
+  std::vector<incarnation> segment_lives;
+  std::uint64_t segment_bytes = 0;
   std::optional<bus::peer> control; ///< absent in the control process
   std::uint32_t threads = 1;        ///< compute threads of a rank
   std::uint32_t trace_spans = 0;    ///< size of the ring; 0: nothing is traced

@@ -5,12 +5,14 @@
 #include "actors/tracing.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
+#include "launch/segment_set.hpp"
 #include "launch/signals.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -80,6 +82,8 @@ result<void> child_context::open(bool with_plugins) {
     o.allowed_keys = boot.curve->allowed;
   }
   o.codecs = types.codecs();
+  const char* shared = std::getenv("DI_SHARED_MEMORY");
+  o.segments = inherited_segments(boot, shared == nullptr || std::string_view{shared} != "off");
   o.peers = std::max(limits::peers_default, std::size_t{config.ep} + 8);
   DI_TRY(office, bus::make_post_office(std::move(o)));
   if (boot.trace_spans > 0)

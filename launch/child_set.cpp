@@ -25,6 +25,7 @@ result<void> child_set::start(const child_spec& spec) {
   options.with_status = true;
   options.terminal = spec.terminal;
   options.share_stdout = spec.share_stdout;
+  options.more = spec.segments;
   DI_TRY(auto process, child_process::start(options));
   auto owned = std::make_unique<child>(
       child{spec.name, std::move(process), line_reader{}, line_reader{}, std::string{}});

@@ -21,6 +21,7 @@ struct child_spec {
   std::string boot;              ///< JSON for boot_fd
   int terminal = -1;             ///< handed on as terminal_fd
   bool share_stdout = false;     ///< it writes the output of the whole run
+  std::vector<int> segments;     ///< handed on from segments_fd on; only used by start()
 };
 
 /// What happens to children, told on the loop's thread.

@@ -10,6 +10,7 @@
 #include "launch/node_link.hpp"
 #include "launch/remote.hpp"
 #include "launch/run_dir.hpp"
+#include "launch/segment_set.hpp"
 #include "launch/signals.hpp"
 #include "launch/units.hpp"
 
@@ -78,6 +79,7 @@ private:
   cluster_log& log_;
   poll_loop loop_;
   child_set children_;
+  segment_set segments_;
   std::unique_ptr<agent_host> agents_;
   std::map<std::uint32_t, std::unique_ptr<remote_node>> remotes_;
   std::map<std::string, std::uint32_t> far_children_; ///< running, by name -> node
@@ -179,6 +181,13 @@ boot_config cluster::boot_for(process_role role, std::uint32_t index,
   b.bulk_endpoint = id.bulk_endpoint;
   b.curve = ids_.curve_of(id);
   b.control = control_;
+  if (role == process_role::rank && o_.config.shared_memory && o_.plan.nodes[b.node].ranks > 1) {
+    const auto& n = o_.plan.nodes[b.node];
+    for (std::uint32_t r = n.first_rank; r < n.first_rank + n.ranks; ++r)
+      b.segment_lives.push_back(ids_.ranks[r].life);
+    constexpr std::uint64_t page_bytes = 4096;
+    b.segment_bytes = (o_.config.segment_bytes + page_bytes - 1) / page_bytes * page_bytes;
+  }
   b.threads = role == process_role::rank ? o_.plan.ranks[index].threads : o_.plan.control_threads;
   b.trace_spans = o_.trace_spans;
   b.log_level = o_.log_level;
@@ -194,7 +203,14 @@ void cluster::start_ranks() {
       return;
     child_spec spec;
     spec.name = rank_name(r.rank);
-    spec.boot = to_json(boot_for(process_role::rank, r.rank, ids_.ranks[r.rank]));
+    const auto boot = boot_for(process_role::rank, r.rank, ids_.ranks[r.rank]);
+    spec.boot = to_json(boot);
+    if (r.node == 0) { // other nodes make their own
+      auto segments = segments_.descriptors_for(boot);
+      if (!segments.ok())
+        return end(exit_gave_up, fmt::format("{}: {}", spec.name, segments.error().what));
+      spec.segments = std::move(*segments);
+    }
     start_child(r.node, std::move(spec), {"rank", std::to_string(r.rank)});
   }
 }

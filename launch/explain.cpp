@@ -4,6 +4,7 @@
 
 #include "launch/foreign_names.hpp"
 #include "launch/units.hpp"
+#include "messaging/base/limits.hpp"
 
 #include <fmt/format.h>
 
@@ -74,6 +75,10 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.ssh_program = v.text; }},
   {"cluster.start_timeout", key_kind::time, "60s", "All processes must be ready within this time.",
    [](t_& t, i_, s_ v) { t.start_timeout = nanoseconds{v.number}; }, 100 * ms, 86'400 * second},
+  {"cluster.shared_memory", key_kind::choice, "on", "on: ranks of one host pass rows through memory that they share; off: through sockets, as between hosts. The same bytes either way.",
+   [](t_& t, i_, s_ v) { t.shared_memory = v.text == "on"; }, 0, 0, "on|off", false, "shm"},
+  {"cluster.segment_size", key_kind::size, "16MiB", "Send segment of each rank in shared memory: rows on their way; taken as it is used. When it is full, rows go through sockets.",
+   [](t_& t, i_, s_ v) { t.segment_bytes = static_cast<std::uint64_t>(v.number); }, limits::segment_bytes_min, limits::segment_bytes_max, "", false, "shm_size"},
 
   {"roles", key_kind::section, "", "What the ranks do.", nullptr},
   {"roles.decode", key_kind::section, "", "Ranks that prefill and decode.", nullptr},

@@ -7,6 +7,7 @@
 #include "launch/node_link.hpp"
 #include "launch/plan.hpp"
 #include "launch/run_dir.hpp"
+#include "launch/segment_set.hpp"
 #include "launch/signals.hpp"
 
 #include <fmt/format.h>
@@ -130,6 +131,10 @@ private:
     spec.argv = {options_.program, "child"};
     spec.argv.insert(spec.argv.end(), order.role.begin(), order.role.end());
     spec.boot = to_json(*boot);
+    auto segments = segments_.descriptors_for(*boot);
+    if (!segments.ok())
+      return report({report_kind::failed, order.name, segments.error().render(), {}, {}, 0});
+    spec.segments = std::move(*segments);
     if (const auto started = children_.start(spec); !started.ok())
       report({report_kind::failed, order.name, started.error().render(), {}, {}, 0});
   }
@@ -154,6 +159,7 @@ private:
   run_dir dir_;
   poll_loop loop_;
   child_set children_;
+  segment_set segments_;
   bool leaving_ = false;
   bool heard_ = true; ///< the launcher is there
   std::uint64_t retry_ = 0;

@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -57,8 +58,9 @@ struct placement {
 };
 
 /// Runs in the child between fork and exec: async-signal-safe calls only. Reports errno on failure.
-[[noreturn]] void become(const std::array<placement, 6>& places, char* const* argv, pid_t parent,
-                         int report) {
+/// `high` has room for a descriptor per placement.
+[[noreturn]] void become(const std::vector<placement>& places, std::vector<int>& high,
+                         char* const* argv, pid_t parent, int report) {
   const auto give_up = [report]() {
     const int code = errno;
     [[maybe_unused]] const auto n = ::write(report, &code, sizeof code);
@@ -68,10 +70,11 @@ struct placement {
     give_up();
   if (::getppid() != parent) // it ended before the line above took effect
     ::_exit(127);
-  std::array<int, 6> high{};
+  // First out of the way of all targets, then onto them.
+  const int above = std::max(64, segments_fd + static_cast<int>(places.size()));
   for (std::size_t i = 0; i < places.size(); ++i) {
     high[i] = -1;
-    if (places[i].source >= 0 && (high[i] = ::fcntl(places[i].source, F_DUPFD_CLOEXEC, 64)) < 0)
+    if (places[i].source >= 0 && (high[i] = ::fcntl(places[i].source, F_DUPFD_CLOEXEC, above)) < 0)
       give_up();
   }
   for (std::size_t i = 0; i < places.size(); ++i)
@@ -136,18 +139,21 @@ result<child_process> child_process::start(const process_options& options) {
   const int stdout_of_child = options.pipe_stdout    ? out.write.get()
                               : options.share_stdout ? -1
                                                      : err.write.get();
-  const std::array<placement, 6> places{{{in.read.get(), 0},
-                                         {stdout_of_child, 1},
-                                         {err.write.get(), 2},
-                                         {boot.get(), boot_fd},
-                                         {status.write.get(), status_fd},
-                                         {options.terminal, terminal_fd}}};
+  std::vector<placement> places{{in.read.get(), 0},
+                                {stdout_of_child, 1},
+                                {err.write.get(), 2},
+                                {boot.get(), boot_fd},
+                                {status.write.get(), status_fd},
+                                {options.terminal, terminal_fd}};
+  for (std::size_t i = 0; i < options.more.size(); ++i)
+    places.push_back({options.more[i], segments_fd + static_cast<int>(i)});
+  std::vector<int> high(places.size());
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0)
     return system_failure("fork");
   if (pid == 0)
-    become(places, argv.data(), parent, report.write.get());
+    become(places, high, argv.data(), parent, report.write.get());
   c.pid_ = pid;
   report.write.reset();
   int code = 0;

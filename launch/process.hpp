@@ -41,6 +41,7 @@ private:
 inline constexpr int boot_fd = 3;     ///< sealed memory with the boot configuration
 inline constexpr int status_fd = 4;   ///< pipe to the node process: one JSON object per line
 inline constexpr int terminal_fd = 5; ///< the user's terminal for progress, if there is one
+inline constexpr int segments_fd = 6; ///< first of process_options::more, in their order
 
 /// How a process ended.
 struct exit_state {
@@ -59,6 +60,7 @@ struct process_options {
   bool share_stdout = false;       ///< the parent's; with neither, it joins stderr
   bool with_status = false;        ///< status_fd
   int terminal = -1;               ///< handed on as terminal_fd
+  std::vector<int> more;           ///< handed on from segments_fd on
 };
 
 /// A running child in a process group of its own. It gets SIGKILL when the thread that started it

@@ -62,6 +62,8 @@ struct topology {
   std::vector<std::string> ssh_command;
   std::string ssh_program;
   nanoseconds start_timeout{};
+  bool shared_memory = true; ///< between ranks of one host
+  std::uint64_t segment_bytes = 0;
 
   std::uint32_t ep = 0; ///< ranks in all; always set
   std::uint32_t redundant_experts = 0;

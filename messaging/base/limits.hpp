@@ -107,6 +107,22 @@ inline constexpr std::chrono::milliseconds handshake_timeout{3'000};
 inline constexpr std::chrono::milliseconds tcp_heartbeat{500};
 inline constexpr std::chrono::milliseconds tcp_heartbeat_timeout{2'000};
 
+// --- shared memory ----------------------------------------------------------------------------
+
+/// [bytes] of a send segment: at least a few rows, at most what one address space has to spare for
+/// 64 of them.
+inline constexpr std::size_t segment_bytes_min = 64u << 10;
+inline constexpr std::size_t segment_bytes_max = std::size_t{16} << 30;
+/// Slots of one segment that readers hold at the same time: finding room stays quick.
+inline constexpr std::size_t segment_slots_max = 4'096;
+/// [bytes] of attachments of a mail that travel through the segment; below, parts of a message
+/// cost as much (doc/operations.md has the measurement).
+inline constexpr std::size_t segment_mail_bytes_min = 512;
+/// Slots that a reader gives back in one message.
+inline constexpr std::size_t segment_releases_bundled = 16;
+/// Slots named in one release message.
+inline constexpr std::size_t segment_releases_max = segment_slots_max;
+
 /// [bytes] of a unix socket's path, without the closing zero.
 inline constexpr std::size_t socket_path_bytes_max = 107;
 

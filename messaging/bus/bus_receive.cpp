@@ -10,6 +10,18 @@
 #include <fmt/format.h>
 
 namespace di::bus {
+namespace {
+
+/// Bytes of attachments in the segment: the sender counted them against its credit.
+std::uint64_t slot_attachments(const wire::frame_view& frame) {
+  std::uint64_t bytes = 0;
+  if (frame.slot)
+    for (const std::uint64_t size : frame.attachment_sizes)
+      bytes += size;
+  return bytes;
+}
+
+} // namespace
 
 void bus_thread::receive(lane l) {
   socket& s = routers_[static_cast<std::size_t>(l)];
@@ -59,14 +71,14 @@ void bus_thread::take_single(lane l, std::string_view routing_id, std::vector<pa
   auto frame = wire::read_frame(parts.front().bytes());
   if (!frame)
     return malformed(routing_id, frame.error());
-  if (frame->attachment_sizes.size() != parts.size() - 1)
-    return malformed(
-        routing_id,
-        error{ec::corrupt, fmt::format("{} attachments, the header names {}", parts.size() - 1,
-                                       frame->attachment_sizes.size())});
+  const std::size_t raw = frame->slot ? 0 : frame->attachment_sizes.size();
+  if (raw != parts.size() - 1)
+    return malformed(routing_id,
+                     error{ec::corrupt, fmt::format("{} attachments, the header names {}",
+                                                    parts.size() - 1, raw)});
   std::uint64_t bytes = parts.front().size();
   std::vector<shared_bytes> attachments;
-  attachments.reserve(parts.size() - 1);
+  attachments.reserve(frame->attachment_sizes.size());
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (parts[i].size() != frame->attachment_sizes[i - 1])
       return malformed(
@@ -85,8 +97,27 @@ void bus_thread::take_single(lane l, std::string_view routing_id, std::vector<pa
     return;
   }
   ++counters_.received;
-  events_.on_mail(frame->label, frame->body, attachments);
-  account(l, frame->label.sender, bytes, 1, hello);
+  if (!frame->slot)
+    events_.on_mail(frame->label, frame->body, attachments);
+  else if (fetch(routing_id, *frame))
+    events_.on_mail(frame->label, frame->body, fetched_);
+  account(l, frame->label.sender, bytes + slot_attachments(*frame), 1, hello);
+}
+
+/// True if the attachments are in fetched_.
+bool bus_thread::fetch(std::string_view routing_id, const wire::frame_view& frame) {
+  fetched_.clear();
+  const auto fetched =
+      events_.fetch(frame.label.sender, *frame.slot, frame.attachment_sizes, fetched_);
+  if (fetched) {
+    ++counters_.segment_mails_received;
+    return true;
+  }
+  reached("bus.slot_refused");
+  ++counters_.segment_refused;
+  malformed(routing_id, fetched.error());
+  events_.on_unreadable(frame.label, fetched.error());
+  return false;
 }
 
 void bus_thread::take_batch(lane l, std::string_view routing_id, std::span<const std::byte> bytes) {
@@ -95,21 +126,26 @@ void bus_thread::take_batch(lane l, std::string_view routing_id, std::span<const
     return malformed(routing_id, batch.error());
   if (!admit(l, routing_id, batch->sender, batch->receiver, batch->sequence, false))
     return;
+  std::uint64_t credit = bytes.size();
   for (const std::span<const std::byte> item : batch->items) {
     const auto frame = wire::read_frame(item);
     if (!frame) {
       malformed(routing_id, frame.error());
       continue;
     }
-    if (!frame->attachment_sizes.empty() || frame->label.sender != batch->sender
+    if ((!frame->attachment_sizes.empty() && !frame->slot) || frame->label.sender != batch->sender
         || frame->label.receiver != batch->receiver) {
       malformed(routing_id, error{ec::bad_format, "batch item contradicts its batch"});
       continue;
     }
     ++counters_.received;
-    events_.on_mail(frame->label, frame->body, {});
+    credit += slot_attachments(*frame);
+    if (!frame->slot)
+      events_.on_mail(frame->label, frame->body, {});
+    else if (fetch(routing_id, *frame))
+      events_.on_mail(frame->label, frame->body, fetched_);
   }
-  account(l, batch->sender, bytes.size(), batch->items.size(), false);
+  account(l, batch->sender, credit, batch->items.size(), false);
 }
 
 bool bus_thread::admit(lane l, std::string_view routing_id, incarnation sender,

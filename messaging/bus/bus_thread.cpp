@@ -226,8 +226,9 @@ void bus_thread::flush_links() {
 
 void bus_thread::say_hello(link& l, lane which) {
   const peer& self = options_.links.self;
-  const wire::encoded body = wire::encode(proto::hello{
-      self.prefix, self.life, self.control_endpoint, self.bulk_endpoint, self.curve_key});
+  const wire::encoded body =
+      wire::encode(proto::hello{self.prefix, self.life, self.control_endpoint, self.bulk_endpoint,
+                                self.curve_key, events_.reads_segment_of(l.who().life)});
   wire::frame_label label;
   label.id = proto::hello::wire;
   label.sender = self.life;

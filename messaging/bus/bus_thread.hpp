@@ -26,6 +26,14 @@ public:
   /// A checked frame for this life. `label` and `body` are valid during the call.
   virtual void on_mail(const wire::frame_label& label, std::span<const std::byte> body,
                        std::span<shared_bytes> attachments) = 0;
+  /// True if the segment of this life can be read here.
+  virtual bool reads_segment_of(incarnation writer) const = 0;
+  /// Attachments that lie in the sender's segment.
+  virtual result<void> fetch(incarnation writer, const wire::segment_slot& slot,
+                             std::span<const std::uint64_t> sizes,
+                             std::vector<shared_bytes>& out) = 0;
+  /// A mail whose attachments cannot be read.
+  virtual void on_unreadable(const wire::frame_label& label, const error& why) = 0;
   /// True for lives that were replaced or removed.
   virtual bool retired(incarnation life) const = 0;
   /// A frame for another life came from `sender`.
@@ -90,6 +98,7 @@ private:
   void poll(instant until, bool sleep);
   void receive(lane l);
   void take_message(lane l, std::string_view routing_id, std::vector<part>& parts);
+  bool fetch(std::string_view routing_id, const wire::frame_view& frame);
   void take_single(lane l, std::string_view routing_id, std::vector<part>& parts);
   void take_batch(lane l, std::string_view routing_id, std::span<const std::byte> bytes);
   bool admit(lane l, std::string_view routing_id, incarnation sender, incarnation receiver,
@@ -117,7 +126,8 @@ private:
   std::unordered_map<incarnation, incoming> incoming_;
   std::vector<zmq_pollitem_t> items_;
   std::vector<part> parts_;
-  std::vector<posted> batch_; ///< swapped with posted_
+  std::vector<shared_bytes> fetched_; ///< of the mail being taken
+  std::vector<posted> batch_;         ///< swapped with posted_
 
   std::mutex guard_; ///< for the two below
   std::vector<posted> posted_;

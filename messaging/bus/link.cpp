@@ -185,8 +185,10 @@ bool link::send_batch(lane_state& s, std::size_t count) {
   ++counters_.batches_sent;
   counters_.batched_mails_sent += count;
   std::uint64_t credit = 0;
-  for (std::size_t i = 0; i < count; ++i)
+  for (std::size_t i = 0; i < count; ++i) {
     credit += s.mails[i].bytes;
+    s.mails[i].slot.sent();
+  }
   note_sent(s, credit, count);
   s.mails.erase(s.mails.begin(), s.mails.begin() + static_cast<std::ptrdiff_t>(count));
   return true;
@@ -228,6 +230,7 @@ bool link::send_one(lane_state& s) {
     }
     return false;
   }
+  m.slot.sent();
   counters_.bytes_sent += frame_bytes + attached;
   counters_.attachment_bytes_sent += attached;
   note_sent(s, m.bytes, 1);

@@ -15,6 +15,7 @@
 #include "messaging/base/env.hpp"
 #include "messaging/base/error.hpp"
 #include "messaging/bus/post_office.hpp"
+#include "messaging/bus/send_segment.hpp"
 #include "messaging/bus/zmq_socket.hpp"
 
 #include <array>
@@ -32,8 +33,9 @@ inline constexpr std::size_t lanes = 2;
 
 /// A mail that is ready to leave.
 struct outgoing {
-  std::vector<std::byte> frame; ///< made by wire::make_frame
-  std::vector<shared_bytes> attachments;
+  std::vector<std::byte> frame;          ///< made by wire::make_frame
+  std::vector<shared_bytes> attachments; ///< that travel as frames
+  slot_lease slot;                       ///< else where they lie
   std::uint64_t request = 0; ///< bounces if the mail cannot leave; 0 for tells and answers
   std::uint64_t bytes = 0;   ///< frame and attachments, as counted against the credit
   bool first = false; ///< a hello: goes before all others, alone, on a lane of its own choice
@@ -48,6 +50,8 @@ struct bus_counters {
       attachment_bytes_realigned{0};
   std::atomic<std::uint64_t> malformed{0}, stale_frames{0}, sequence_gaps{0}, peers_lost{0},
       keys_refused{0};
+  std::atomic<std::uint64_t> segment_mails_sent{0}, segment_bytes_sent{0},
+      segment_mails_received{0}, segment_full{0}, segment_refused{0}, segment_overwritten{0};
 };
 
 /// What all links of a post office share.
@@ -107,7 +111,8 @@ public:
   std::vector<std::uint64_t> close(bool linger);
   std::vector<std::uint64_t> drop_queued();
 
-  std::atomic<bool> learned{false}; ///< made from a hello, no route names it; goes when lost
+  std::atomic<bool> learned{false};       ///< made from a hello, no route names it; goes when lost
+  std::atomic<bool> reads_segment{false}; ///< the peer said that it reads our send segment
 
 private:
   struct unacknowledged {

@@ -52,6 +52,7 @@ office::office(post_office_options options)
     : options_{std::move(options)},
       // Numbers of two lives do not meet: a late answer to an earlier life finds no request.
       next_number_{(real_env().random() >> 2) + 1},
+      readers_{[this] { bus_.wake(); }, counters_.segment_overwritten},
       bus_{thread_options(options_), *this, counters_} {
 }
 
@@ -60,12 +61,18 @@ office::~office() {
 }
 
 result<void> office::start() {
+  const owned_fd own{options_.segments.own};
+  for (const auto& n : options_.segments.neighbours)
+    readers_.add(n.life, owned_fd{n.reader});
   if (!is_path(options_.prefix) || options_.prefix.size() > prefix_bytes_max)
     return fail(ec::bad_argument, "\"{}\" is no process prefix: \"/...\", at most {} bytes",
                 options_.prefix, prefix_bytes_max);
   if (options_.codecs == nullptr)
     return fail(ec::bad_argument, "{} has no codec table", options_.prefix);
   DI_TRY_VOID(check_start(options_));
+  if (own.get() >= 0) {
+    DI_TRY(segment_, send_segment::open(own.get()));
+  }
   return bus_.start();
 }
 
@@ -193,7 +200,14 @@ std::vector<peer> office::routes() const {
   return out;
 }
 
+void office::certify_death(incarnation life) {
+  if (segment_ != nullptr)
+    segment_->free_reader(life);
+  readers_.forget(life);
+}
+
 void office::retire(incarnation life) {
+  readers_.forget(life);
   if (!retired_.insert(life).second)
     return;
   retired_order_.push_back(life);
@@ -327,6 +341,7 @@ std::optional<instant> office::on_time(instant now) {
     bounce(std::move(one), error{ec::deadline_exceeded, std::move(what)});
   }
   inbound_.drop_due(now);
+  send_releases();
   std::optional<instant> next = pending_.next_due();
   if (const auto other = inbound_.next_due(); other && (!next || *other < *next))
     next = other;
@@ -352,6 +367,16 @@ post_office_stats office::stats() const {
   s.sequence_gaps = counters_.sequence_gaps;
   s.peers_lost = counters_.peers_lost;
   s.keys_refused = counters_.keys_refused;
+  s.segment_mails_sent = counters_.segment_mails_sent;
+  s.segment_mails_received = counters_.segment_mails_received;
+  s.segment_bytes_sent = counters_.segment_bytes_sent;
+  s.segment_full = counters_.segment_full;
+  s.segment_refused = counters_.segment_refused;
+  s.segment_overwritten = counters_.segment_overwritten;
+  if (segment_ != nullptr) {
+    s.segment_slots = segment_->slots();
+    s.segment_slot_bytes = segment_->taken_bytes();
+  }
   return s;
 }
 

@@ -6,6 +6,8 @@
 #include "messaging/bus/bus_thread.hpp"
 #include "messaging/bus/post_office.hpp"
 #include "messaging/bus/requests.hpp"
+#include "messaging/bus/segment_readers.hpp"
+#include "messaging/bus/send_segment.hpp"
 #include "messaging/bus/watch_book.hpp"
 #include "messaging/proto/bus.hpp"
 #include "messaging/wire/codec.hpp"
@@ -32,6 +34,7 @@ public:
   result<void> add_route(const peer& p) override;
   void remove_route(const address& prefix, const error& reason) override;
   std::vector<peer> routes() const override;
+  void certify_death(incarnation life) override;
   result<void> post(envelope mail) override;
   std::uint64_t number() override { return next_number_.fetch_add(1); }
   result<void> watch(const address& path, const address& watcher) override;
@@ -57,6 +60,13 @@ private:
   // bus_events, on the bus thread
   void on_mail(const wire::frame_label& label, std::span<const std::byte> body,
                std::span<shared_bytes> attachments) override;
+  bool reads_segment_of(incarnation writer) const override { return readers_.knows(writer); }
+  result<void> fetch(incarnation writer, const wire::segment_slot& slot,
+                     std::span<const std::uint64_t> sizes,
+                     std::vector<shared_bytes>& out) override {
+    return readers_.fetch(writer, slot, sizes, out);
+  }
+  void on_unreadable(const wire::frame_label& label, const error& why) override;
   bool retired(incarnation life) const override;
   void on_stale(incarnation sender, incarnation meant) override;
   void on_lost(const link_ptr& l, const error& reason) override;
@@ -72,11 +82,14 @@ private:
   result<void> post_request(envelope&& mail);
   result<void> post_answer(envelope&& mail);
   result<void> ship(const link_ptr& to, const envelope& mail, bool needs_credit);
+  slot_lease slot_for(const link& to, std::span<const shared_bytes> attachments);
   template <message M>
   void tell_bus(const link_ptr& to, M m, const address& watcher = {});
 
   // receiving
   void take_bus_mail(const wire::frame_label& label, const parcel& body);
+  void take_releases(const proto::slots_released& m, incarnation reader);
+  void send_releases();
   void take_hello(const proto::hello& m, incarnation meant);
   /// Makes room for a peer that says hello: one that said it and was never written to. On the bus
   /// thread. @pre guard_ is held
@@ -109,6 +122,8 @@ private:
   pending_requests pending_;
   inbound_requests inbound_;
   watch_book watches_;
+  std::shared_ptr<send_segment> segment_; ///< set in start(), null: without
+  segment_readers readers_;
   bus_thread bus_; ///< last: its thread uses all of the above
 };
 

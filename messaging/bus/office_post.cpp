@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace di::bus {
 namespace {
 
@@ -122,7 +124,9 @@ result<void> office::ship(const link_ptr& to, const envelope& mail, bool needs_c
     return fail(ec::peer_lost, "the process of {} is lost", mail.to);
   DI_TRY(wire::encoded out, options_.codecs->encode(mail.body));
   const wire::codec* codec = options_.codecs->find(mail.body.id());
-  const lane which = codec->bulk ? lane::bulk : lane::control;
+  // Releases go with the rows of the other direction: often in the same batch.
+  const bool bulk = codec->bulk || mail.body.id() == proto::slots_released::wire;
+  const lane which = bulk ? lane::bulk : lane::control;
 
   wire::frame_label label;
   label.kind = mail.kind;
@@ -136,11 +140,12 @@ result<void> office::ship(const link_ptr& to, const envelope& mail, bool needs_c
   label.to = mail.to;
   label.from = mail.from;
   outgoing o;
-  DI_TRY(o.frame, wire::make_frame(label, out.body, out.attachments));
+  o.slot = slot_for(*to, out.attachments);
+  DI_TRY(o.frame,
+         wire::make_frame(label, out.body, out.attachments, o.slot ? &o.slot.slot() : nullptr));
   o.bytes = o.frame.size();
   for (const shared_bytes& a : out.attachments)
     o.bytes += a.size();
-  o.attachments = std::move(out.attachments);
   o.request = mail.kind == mail_kind::request ? mail.request : 0;
   if (!needs_credit) {
     to->count(which, o.bytes);
@@ -150,12 +155,39 @@ result<void> office::ship(const link_ptr& to, const envelope& mail, bool needs_c
     return fail(ec::limit_exceeded, "{} bytes to {} exceed the credit of its {} lane", o.bytes,
                 mail.to, which == lane::bulk ? "bulk" : "control");
   }
+  if (o.slot) {
+    o.slot.write(out.attachments);
+    ++counters_.segment_mails_sent;
+    counters_.segment_bytes_sent += o.bytes - o.frame.size();
+  } else {
+    o.attachments = std::move(out.attachments);
+  }
   if (fault_point("bus.send.drop")) {
     to->drop(which, o);
     return {};
   }
   ++counters_.sent;
   bus_.send(to, which, std::move(o));
+  return {};
+}
+
+/// A slot if the receiver reads our segment and the attachments are worth one; else none.
+slot_lease office::slot_for(const link& to, std::span<const shared_bytes> attachments) {
+  if (segment_ == nullptr || attachments.empty() || !to.reads_segment.load())
+    return {};
+  std::array<std::uint64_t, limits::attachments_max> sizes{};
+  std::uint64_t bytes = 0;
+  if (attachments.size() > sizes.size())
+    return {}; // make_frame says so
+  for (std::size_t i = 0; i < attachments.size(); ++i)
+    bytes += sizes[i] = attachments[i].size();
+  if (bytes < options_.segments.mail_bytes_min)
+    return {};
+  auto slot = segment_->reserve(std::span{sizes}.first(attachments.size()), to.who().life);
+  if (slot)
+    return std::move(*slot);
+  reached("bus.segment_full");
+  ++counters_.segment_full;
   return {};
 }
 
@@ -172,6 +204,7 @@ template void office::tell_bus(const link_ptr&, proto::watch_path, const address
 template void office::tell_bus(const link_ptr&, proto::actor_down, const address&);
 template void office::tell_bus(const link_ptr&, proto::credit_granted, const address&);
 template void office::tell_bus(const link_ptr&, proto::life_refused, const address&);
+template void office::tell_bus(const link_ptr&, proto::slots_released, const address&);
 
 void office::answer_failure(incarnation life, const address& to, const address& from,
                             std::uint64_t request, const error& why) {

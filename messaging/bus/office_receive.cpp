@@ -95,6 +95,8 @@ void office::take_bus_mail(const wire::frame_label& label, const parcel& body) {
       l->granted(lane::control, grant->control_sequence);
       l->granted(lane::bulk, grant->bulk_sequence);
     }
+  } else if (const auto* released = body.as<proto::slots_released>()) {
+    take_releases(*released, label.sender);
   } else if (const auto* wanted = body.as<proto::watch_path>()) {
     take_watch(*wanted, label.sender);
   } else if (const auto* down = body.as<proto::actor_down>()) {
@@ -111,6 +113,29 @@ void office::take_bus_mail(const wire::frame_label& label, const parcel& body) {
   } else {
     ++counters_.malformed;
   }
+}
+
+void office::take_releases(const proto::slots_released& m, incarnation reader) {
+  if (m.slots.size() > limits::segment_releases_max) {
+    ++counters_.malformed;
+    return;
+  }
+  for (const proto::released_slot& s : m.slots)
+    if (segment_ == nullptr || !segment_->release(reader, s.offset, s.generation)) {
+      reached("bus.release_refused");
+      ++counters_.segment_refused;
+    }
+}
+
+void office::send_releases() {
+  for (auto& due : readers_.take_due())
+    if (const link_ptr to = link_to(due.writer))
+      tell_bus(to, proto::slots_released{std::move(due.slots)});
+}
+
+void office::on_unreadable(const wire::frame_label& label, const error& why) {
+  if (label.kind == mail_kind::request)
+    answer_failure(label.sender, address{label.from}, address{label.to}, label.request, why);
 }
 
 void office::take_hello(const proto::hello& m, incarnation meant) {
@@ -137,6 +162,7 @@ void office::take_hello(const proto::hello& m, incarnation meant) {
       to->learned.store(true);
       learned_.insert_or_assign(m.prefix, to);
     }
+    to->reads_segment.store(m.reads_segment);
   }
   if (meant != options_.life)
     on_stale(m.life, meant);

@@ -51,6 +51,13 @@ struct post_office_stats {
   std::uint64_t sequence_gaps = 0; ///< frames that never arrived, and repeated ones
   std::uint64_t peers_lost = 0;
   std::uint64_t keys_refused = 0; ///< handshakes that the allow-list refused
+  std::uint64_t segment_mails_sent = 0, segment_mails_received = 0; ///< through shared memory
+  std::uint64_t segment_bytes_sent = 0;  ///< [bytes] of attachments copied into the own segment
+  std::uint64_t segment_full = 0;        ///< mails that found no room there and went in frames
+  std::uint64_t segment_refused = 0;     ///< descriptors and releases that named no such slot
+  std::uint64_t segment_overwritten = 0; ///< stays 0: slots that changed while they were read
+  std::uint64_t segment_slots = 0;       ///< now held by readers or on the way; shrinks too
+  std::uint64_t segment_slot_bytes = 0;  ///< [bytes] of them
 };
 
 /// One per process; all calls are thread-safe. Owns the bus thread, which alone touches sockets.
@@ -77,6 +84,9 @@ public:
   virtual result<void> add_route(const peer& p) = 0;
   /// Declares a process lost: its pending requests bounce with `reason`, its watchers are told.
   virtual void remove_route(const address& prefix, const error& reason) = 0;
+  /// A process that read this one's segment is dead for certain (its node process has reaped it):
+  /// what it held may be used again. A lost link or a removed route is no such certainty.
+  virtual void certify_death(incarnation /*life*/) {}
   virtual std::vector<peer> routes() const = 0;
 
   /// Sends. Requests need a deadline and a fresh number(). If post() fails nothing was sent and
@@ -113,6 +123,19 @@ struct curve_keys {
 /// Fresh keys from the operating system's randomness. @errors internal: libzmq without CURVE
 result<curve_keys> make_curve_keys();
 
+/// Shared memory between processes of one host (segment.hpp). Attachments of a mail go through the
+/// sender's segment if they are large enough, there is room and the receiver has said that it
+/// reads it; else they travel as frames. Receivers see no difference.
+struct segment_options {
+  int own = -1; ///< writable descriptor of this process's segment, taken over; -1: sends in frames
+  struct neighbour {
+    incarnation life{};
+    int reader = -1; ///< read-only descriptor of its segment, taken over
+  };
+  std::vector<neighbour> neighbours;
+  std::size_t mail_bytes_min = limits::segment_mail_bytes_min;
+};
+
 struct post_office_options {
   address prefix;     ///< of this process, e.g. "/rank/3"
   incarnation life{}; ///< 0: drawn at random
@@ -137,12 +160,13 @@ struct post_office_options {
   duration reconnect_grace_ipc = limits::reconnect_grace_ipc;
   duration reconnect_grace_tcp = limits::reconnect_grace_tcp;
   int io_threads = 1; ///< of ZeroMQ; more for bulk under CURVE
+  segment_options segments;
 };
 
 /// Starts a post office: raises descriptor limits, binds, starts the bus thread. The destructor
 /// sends what is queued for at most limits::linger and drops the rest.
 /// @errors bad_argument, limit_exceeded (names the descriptors needed), io_error (bind), refused
-/// (ipc directory open to others, tcp without keys)
+/// (ipc directory open to others, tcp without keys, a segment that has another writer)
 result<std::unique_ptr<post_office>> make_post_office(post_office_options options);
 
 /// "ipc://<dir>/<name>-<incarnation hex>.{c,b}.sock". @errors limit_exceeded: path too long for a

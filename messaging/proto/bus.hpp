@@ -7,6 +7,7 @@
 #include "messaging/proto/message.hpp"
 
 #include <string>
+#include <vector>
 
 namespace di::proto {
 
@@ -47,8 +48,10 @@ struct hello {
   incarnation life{}; ///< of the sending process
   std::string control_endpoint;
   std::string bulk_endpoint;
-  std::string curve_key; ///< public key of the sender's sockets (Z85), empty on ipc
-  DI_FIELDS(hello, m.prefix, m.life, m.control_endpoint, m.bulk_endpoint, m.curve_key)
+  std::string curve_key;      ///< public key of the sender's sockets (Z85), empty on ipc
+  bool reads_segment = false; ///< the sender has the receiver's send segment mapped for reading
+  DI_FIELDS(hello, m.prefix, m.life, m.control_endpoint, m.bulk_endpoint, m.curve_key,
+            m.reads_segment)
 };
 
 struct credit_granted {
@@ -69,7 +72,23 @@ struct life_refused {
   DI_FIELDS(life_refused, m.meant, m.present)
 };
 
-using bus_messages =
-    type_list<request_failed, actor_down, watch_path, hello, credit_granted, life_refused>;
+/// One slot of the receiver's send segment, as its descriptor named it.
+struct released_slot {
+  std::uint64_t offset = 0; ///< [bytes]
+  std::uint64_t generation = 0;
+  DI_FIELDS(released_slot, m.offset, m.generation)
+};
+
+struct slots_released {
+  static constexpr wire_id wire{0x0007};
+  static constexpr std::string_view doc =
+      "Fact: nobody in the sending process reads these slots of the receiver's send segment any "
+      "more.";
+  std::vector<released_slot> slots; ///< at most limits::segment_releases_max
+  DI_FIELDS(slots_released, m.slots)
+};
+
+using bus_messages = type_list<request_failed, actor_down, watch_path, hello, credit_granted,
+                               life_refused, slots_released>;
 
 } // namespace di::proto

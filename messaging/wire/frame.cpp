@@ -17,6 +17,8 @@ constexpr std::size_t at_version = 2, at_kind = 3, at_wire = 4, at_attachments =
                       at_sender = 16, at_receiver = 24, at_sequence = 32, at_request = 40,
                       at_remaining = 48, at_to = 56, at_from = 58, at_body = 60, at_reserved = 64,
                       at_crc = 68;
+constexpr std::uint16_t in_segment = 0x8000;
+constexpr std::size_t slot_bytes = 24;
 
 template <class Int>
 void put(std::byte* frame, std::size_t at, Int v) noexcept {
@@ -52,7 +54,8 @@ result<void> check_head(std::span<const std::byte> frame) {
 } // namespace
 
 result<std::vector<std::byte>> make_frame(const frame_label& label, std::span<const std::byte> body,
-                                          std::span<const shared_bytes> attachments) {
+                                          std::span<const shared_bytes> attachments,
+                                          const segment_slot* slot) {
   if (label.to.size() > limits::address_bytes_max || label.from.size() > limits::address_bytes_max)
     return fail(ec::limit_exceeded, "paths of {} and {} bytes, at most {} are allowed",
                 label.to.size(), label.from.size(), limits::address_bytes_max);
@@ -63,13 +66,15 @@ result<std::vector<std::byte>> make_frame(const frame_label& label, std::span<co
     return fail(ec::limit_exceeded, "{} attachments, at most {} are allowed", attachments.size(),
                 limits::attachments_max);
   std::vector<std::byte> frame(header_bytes + label.to.size() + label.from.size()
-                               + 8 * attachments.size() + body.size());
+                               + 8 * attachments.size() + (slot != nullptr ? slot_bytes : 0)
+                               + body.size());
   std::byte* p = frame.data();
   put(p, 0, magic);
   put(p, at_version, frame_version);
   put(p, at_kind, static_cast<std::uint8_t>(label.kind));
   put(p, at_wire, label.id.v);
-  put(p, at_attachments, static_cast<std::uint16_t>(attachments.size()));
+  put(p, at_attachments,
+      static_cast<std::uint16_t>(attachments.size() | (slot != nullptr ? in_segment : 0)));
   put(p, at_view, label.view.v);
   put(p, at_sender, label.sender.v);
   put(p, at_receiver, label.receiver.v);
@@ -90,6 +95,9 @@ result<std::vector<std::byte>> make_frame(const frame_label& label, std::span<co
     const std::uint64_t size = a.size();
     append(&size, sizeof size);
   }
+  if (slot != nullptr)
+    for (const std::uint64_t v : {slot->offset, slot->bytes, slot->generation})
+      append(&v, sizeof v);
   append(body.data(), body.size());
   set_sequence(frame, label.sequence);
   return frame;
@@ -105,7 +113,9 @@ result<frame_view> read_frame(std::span<const std::byte> frame) {
   const auto kind = get<std::uint8_t>(frame, at_kind);
   if (kind > static_cast<std::uint8_t>(mail_kind::failure))
     return fail(ec::bad_format, "mail kind {} is unknown", kind);
-  const std::size_t attachments = get<std::uint16_t>(frame, at_attachments);
+  const auto attachments_word = get<std::uint16_t>(frame, at_attachments);
+  const bool shared = (attachments_word & in_segment) != 0;
+  const std::size_t attachments = attachments_word & ~in_segment;
   const std::size_t to = get<std::uint16_t>(frame, at_to);
   const std::size_t from = get<std::uint16_t>(frame, at_from);
   const std::size_t body = get<std::uint32_t>(frame, at_body);
@@ -113,7 +123,10 @@ result<frame_view> read_frame(std::span<const std::byte> frame) {
       || from > limits::address_bytes_max || body > limits::body_bytes_max)
     return fail(ec::bad_format, "header names {} attachments, paths of {} and {}, body of {} bytes",
                 attachments, to, from, body);
-  const std::size_t whole = header_bytes + to + from + 8 * attachments + body;
+  if (shared && attachments == 0)
+    return fail(ec::bad_format, "a slot without attachments");
+  const std::size_t whole =
+      header_bytes + to + from + 8 * attachments + (shared ? slot_bytes : 0) + body;
   if (frame.size() != whole)
     return fail(ec::corrupt, "frame of {} bytes, its header says {}", frame.size(), whole);
   if (const auto crc = get<std::uint32_t>(frame, at_crc); crc != checksum(frame, whole))
@@ -139,6 +152,15 @@ result<frame_view> read_frame(std::span<const std::byte> frame) {
   out.attachment_sizes.reserve(attachments);
   for (std::size_t i = 0; i < attachments; ++i)
     out.attachment_sizes.push_back(get<std::uint64_t>(frame, header_bytes + to + from + 8 * i));
+  if (shared) {
+    const std::size_t at = header_bytes + to + from + 8 * attachments;
+    out.slot = segment_slot{get<std::uint64_t>(frame, at), get<std::uint64_t>(frame, at + 8),
+                            get<std::uint64_t>(frame, at + 16)};
+    for (const std::uint64_t size : out.attachment_sizes)
+      if (size > limits::attachment_bytes_max)
+        return fail(ec::bad_format, "attachment of {} bytes, at most {} are allowed", size,
+                    limits::attachment_bytes_max);
+  }
   out.body = frame.last(body);
   return out;
 }

@@ -7,7 +7,7 @@
 //        2    1  version, 1
 //        3    1  kind: mail_kind 0..3, or 16 = batch
 //        4    2  wire id (0 in a batch)
-//        6    2  attachments
+//        6    2  attachments; the highest bit: they lie in the sender's segment
 //        8    8  view epoch of the sender
 //       16    8  incarnation of the sending process
 //       24    8  incarnation of the receiving process
@@ -19,9 +19,12 @@
 //       60    4  bytes of the body
 //       64    4  reserved, 0
 //       68    4  CRC-32C of everything but itself: header, paths, sizes, body
-//       72    -  receiver's path, sender's path, attachment sizes (u64 each), body
+//       72    -  receiver's path, sender's path, attachment sizes (u64 each), slot (24 bytes), body
 //
-// A batch has no paths and no attachments; its body is a row of (u32 size, frame). Its own CRC
+// The slot stands there only if the attachments lie in the segment: offset, bytes and generation
+// (u64 each, messaging/bus/segment.hpp); no raw frames follow then.
+//
+// A batch has no paths and no raw frames; its body is a row of (u32 size, frame). Its own CRC
 // covers only its header: every item has one of its own. Attachment bytes are not summed: unix
 // sockets do not corrupt, and on tcp CURVE authenticates every byte.
 #pragma once
@@ -31,6 +34,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -55,17 +59,28 @@ struct frame_label {
   std::string_view from; ///< decoded: points into the frame
 };
 
+/// A place in the send segment of the frame's sender.
+struct segment_slot {
+  std::uint64_t offset = 0; ///< [bytes]
+  std::uint64_t bytes = 0;
+  std::uint64_t generation = 0; ///< of the content, never 0
+  friend bool operator==(const segment_slot&, const segment_slot&) = default;
+};
+
 /// A checked frame; views point into the bytes that were given.
 struct frame_view {
   frame_label label;
   std::span<const std::byte> body;
   std::vector<std::uint64_t> attachment_sizes; ///< [bytes] at most limits::attachments_max
+  std::optional<segment_slot> slot;            ///< where the attachments lie; none: in raw frames
 };
 
 /// One frame with room for everything but the sequence, which set_sequence() fills in when the mail
-/// is sent. @errors limit_exceeded: a path, the body or the attachments are too large
+/// is sent. With a slot, the attachments lie there and only their sizes are written.
+/// @errors limit_exceeded: a path, the body or the attachments are too large
 result<std::vector<std::byte>> make_frame(const frame_label& label, std::span<const std::byte> body,
-                                          std::span<const shared_bytes> attachments);
+                                          std::span<const shared_bytes> attachments,
+                                          const segment_slot* slot = nullptr);
 
 /// Writes sequence and checksum; the last step before a frame leaves.
 void set_sequence(std::span<std::byte> frame, std::uint64_t sequence) noexcept;

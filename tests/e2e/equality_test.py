@@ -62,6 +62,21 @@ class EqualityTest(unittest.TestCase):
                 for got, want in zip(answer(self, ranks, 1 if KIND == "one" else 2), wanted):
                     self.assertEqual(got, want)
 
+    def test_gives_the_same_bytes_with_and_without_shared_memory(self):
+        topology = f"{SOURCE}/launch/topologies/local4.yaml"
+        if KIND != "one":
+            topology = f"{SOURCE}/launch/topologies/two_nodes.yaml"
+        wanted = None
+        for extra in (["cluster.shared_memory=off"], [], ["cluster.segment_size=64KiB"]):
+            run = Run(DILAUNCH, topology, LINES, sets=extra)
+            self.addCleanup(run.remove)
+            code, answers, last = run.finish(180)
+            self.assertEqual(code, 0, run.err.decode())
+            self.assertEqual(run.leftovers(), [])
+            wanted = wanted or without_times(answers)
+            for got, want in zip(without_times(answers), wanted):
+                self.assertEqual(got, want)
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0]], verbosity=0, warnings="ignore")

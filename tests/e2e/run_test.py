@@ -248,13 +248,22 @@ class RunTest(unittest.TestCase):
         self.assertEqual(run.leftovers(), [])
 
     def test_shares_no_memory_and_no_local_sockets_between_nodes(self):
+        """Each rank writes one segment, mapped by ranks of its own node only."""
         run = self.start(TWO_NODES, [HEN, *LONG])
         run.until(lambda r: b"clucks" in r.out)
         pids = run.processes()
+        writers, readers = {}, {}
         for name, pid in pids.items():
             with open(f"/proc/{pid}/maps") as f:
-                shared = [line for line in f if line.split()[1][3] == "s" and line.split()[1][1] == "w"]
-            self.assertEqual(shared, [], name)
+                for line in f:
+                    words = line.split()
+                    if words[1][3] == "s":
+                        (writers if words[1][1] == "w" else readers).setdefault(words[4], []).append(name)
+        segments = {i for i, names in writers.items()}
+        self.assertEqual(sorted(names for names in writers.values()), [[f"rank {r}"] for r in range(4)])
+        for inode in segments:
+            nodes = {name in ("rank 0", "rank 1") for name in writers[inode] + readers.get(inode, [])}
+            self.assertEqual(len(nodes), 1, (writers[inode], readers.get(inode)))
         self.assertEqual([f for _, _, files in os.walk(run.runtime) for f in files if f.endswith(".sock")], [])
 
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process with a post office that tests start, kill and stop: answers each ping with n + 1,
-// keeps pings with the text "keep" unanswered and ends its actor on "end".
+// keeps pings with the text "keep" unanswered and ends its actor on "end". Answers rows with the
+// same rows; after "stop in write" it stops itself while it writes the next ones to its segment,
+// after "hold rows" it keeps them for ever.
 //
 //   bus_peer <control endpoint> <bulk endpoint> <incarnation> <parent's prefix> <its incarnation>
-//            <its control endpoint> <its bulk endpoint>
+//            <its control endpoint> <its bulk endpoint> [<own segment> <parent's segment>]
 //
+// Segments are inherited descriptors.
 // Writes one byte to stdout when it can be reached; ends when stdin closes.
+#include "messaging/base/probe.hpp"
 #include "tests/support/bus_messages.hpp"
 #include "tests/support/mailbox.hpp"
 
@@ -17,7 +21,7 @@ namespace di::test {
 namespace {
 
 int peer_main(int argc, char** argv) {
-  if (argc != 8)
+  if (argc != 8 && argc != 10)
     return 2;
   bus::post_office_options o;
   o.prefix = "/rank/1";
@@ -26,20 +30,38 @@ int peer_main(int argc, char** argv) {
   o.life = incarnation{std::strtoull(argv[3], nullptr, 16)};
   o.codecs = test_codecs();
   o.peers = 16;
+  const incarnation parent_life{std::strtoull(argv[5], nullptr, 16)};
+  if (argc == 10) {
+    o.segments.own = std::atoi(argv[8]);
+    o.segments.neighbours = {{parent_life, std::atoi(argv[9])}};
+  }
+  std::vector<envelope> held; // on the bus thread
+  bool hold = false;
   auto office = bus::make_post_office(o);
   if (!office) {
     std::fprintf(stderr, "bus_peer: %s\n", office.error().render().c_str());
     return 1;
   }
-  const bus::peer parent{argv[4], incarnation{std::strtoull(argv[5], nullptr, 16)}, argv[6],
-                         argv[7], ""};
+  const bus::peer parent{argv[4], parent_life, argv[6], argv[7], ""};
+
   bus::post_office* self = office->get();
   const bool bound =
       self->bind("/rank/1/echo",
-                 [self](envelope mail) {
+                 [self, &held, &hold](envelope mail) {
+                   if (const auto* r = mail.body.as<rows>()) {
+                     if (hold)
+                       held.push_back(mail);
+                     else if (mail.kind == mail_kind::request)
+                       static_cast<void>(self->post(reply(mail, *r)));
+                     return;
+                   }
                    const auto* m = mail.body.as<ping>();
                    if (m == nullptr || m->text == "keep")
                      return;
+                   if (m->text == "stop in write")
+                     probe::arm("segment.stop_in_write", {.times_max = 1});
+                   else if (m->text == "hold rows")
+                     hold = true;
                    if (m->text == "end")
                      self->unbind("/rank/1/echo", error{ec::gave_up, "was told to end"});
                    else if (mail.kind == mail_kind::request)

@@ -55,6 +55,7 @@ public:
     char byte = 0;
     return pid_ > 0 && ::read(stdout_, &byte, 1) == 1;
   }
+  pid_t pid() const noexcept { return pid_; }
   void signal(int number) const {
     if (pid_ > 0)
       ::kill(pid_, number);
