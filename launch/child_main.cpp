@@ -99,6 +99,15 @@ result<void> child_context::open(bool with_plugins) {
   return {};
 }
 
+void child_context::log_counters() const {
+  if (!config.log_counters || !system)
+    return;
+  std::string all;
+  for (const auto& [name, total] : system->counters().totals())
+    all += fmt::format("{}{}={}", all.empty() ? "" : " ", name, total);
+  log::info("process_counters", {{"counters", all}});
+}
+
 void report_status(const child_status& status) {
   (void)write_all(status_fd, to_json(status) + "\n");
 }

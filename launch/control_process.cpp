@@ -247,6 +247,7 @@ int control_process(child_context& c, end_latch& latch) {
     report_status({status_kind::failed, {}, verdict.why});
   }
   c.system->stop("/gateway/0");
+  c.log_counters();
   if (!c.system->stop_all(1s))
     ::_exit(verdict.code);
   return verdict.code;

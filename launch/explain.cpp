@@ -143,6 +143,8 @@ const key_row rows[] = {
   {"log", key_kind::section, "", "Logs of all processes.", nullptr, 0, 0, "", false, "observability|logging"},
   {"log.level", key_kind::choice, "info", "Least level that is written.",
    [](t_& t, i_, s_ v) { t.log_level = v.text; }, 0, 0, "debug|info|warn|error|off"},
+  {"log.counters", key_kind::boolean, "false", "Each process logs its counters when it ends (event process_counters).",
+   [](t_& t, i_, s_ v) { t.log_counters = v.truth; }, 0, 0, "", false, "metrics"},
 
   {"plugins", key_kind::paths, "", "Shared objects with actor types, loaded by the control process; relative to this file.",
    [](t_& t, i_, s_ v) { t.plugins.push_back(v.text); }},

@@ -105,6 +105,7 @@ int rank_process(child_context& c, end_latch& latch) {
     log::error("rank_failed", {{"what", verdict.why}});
     report_status({status_kind::failed, {}, verdict.why});
   }
+  c.log_counters();
   // A step may be in the middle of its kernels; nobody waits for it any more.
   if (!c.system->stop_all(200ms))
     ::_exit(verdict.code);

@@ -89,6 +89,7 @@ struct topology {
 
   bool batch_invariant = true;
   std::string log_level;
+  bool log_counters = false;
 
   std::vector<std::string> plugins; ///< like model_path
   std::vector<actor_entry> actors;

@@ -75,7 +75,7 @@ def topology_of(cell, model, more=()):
         config = json.load(f)
     experts = config.get("text_config", config)["n_routed_experts"]
     sets = [f"model.path={Path(model).resolve()}", f"cluster.nodes[0].ranks={ranks}", f"roles.decode.ep={ranks}",
-            f"roles.decode.redundant_experts={redundant_experts(experts, ranks)}", "cluster.start_timeout=200s"]
+            f"roles.decode.redundant_experts={redundant_experts(experts, ranks)}", "cluster.start_timeout=200s", "log.counters=true"]
     for axis, key in KEYS.items():
         value = FORCED if cell[axis] == "forced" else cell[axis]
         if axis != "rebalance" or value != "off":
@@ -163,32 +163,22 @@ def compare(lines, want, got):
     return problems
 
 
-EVENT = re.compile(r"\S+Z \w+ (/\S+) (\w+)((?: \w+=(?:\"[^\"]*\"|\S+))*)$")
+COUNTERS = re.compile(r'\[(control|rank \d+)\] \S+ info \S+ process_counters counters="([^"]*)"')
 
 
-def events(text):
-    """{event: [{field: value}]} of the log lines."""
-    found = {}
-    for line in text.splitlines():
-        if hit := EVENT.search(line):
-            fields = dict(pair.split("=", 1) for pair in hit[3].split() if "=" in pair)
-            found.setdefault(hit[2], []).append(fields)
-    return found
+def counters(text):
+    """{counter: sum over all processes} of the last log lines of a run, without the prefix and suffix that all have."""
+    total = {}
+    for hit in COUNTERS.finditer(text):
+        for pair in hit[2].split():
+            name, _, number = pair.partition("=")
+            name = name.removeprefix("di_").removesuffix("_total")
+            total[name] = total.get(name, 0) + float(number)
+    return {k: int(v) if v == int(v) else v for k, v in sorted(total.items())}
 
 
-def counts(text):
-    """What the run tells about itself, summed over its processes."""
-    seen, out = events(text), {}
-    for event, names in COUNTED.items():
-        for fields in seen.get(event, ()):
-            for name, short in names.items():
-                if name in fields:
-                    out[short] = out.get(short, 0) + float(fields[name])
-    return {k: int(v) if v == int(v) else round(v, 3) for k, v in out.items()}
-
-
-# log event: {its field: name in the report}
-COUNTED = {"batch_finished": {"prompt_tokens": "prompt_tokens", "output_tokens": "tokens", "failed": "failed"}}
+def brief(facts):
+    return " ".join(f"{k}={v}" for k, v in {**facts, **facts["counters"]}.items() if k != "counters" and not k.startswith(("shell", "topic", "journal", "gateway")))
 
 
 def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
@@ -209,14 +199,15 @@ def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
         except ValueError as broken:
             problems.append({"at": "an answer is no JSON", "got": str(broken)})
         wall = time.monotonic() - began
-        facts = counts(run.err.decode())
+        counted = counters(run.err.decode())
         problems += [{"at": "left over", "got": str(what)} for what in run.leftovers(run.still_there())]
     finally:
         run.remove()
     if not isinstance(code, int):
         answers = []
-    facts["tokens"] = facts.get("tokens", sum(a.get("output_tokens", 0) for a in answers))
-    return answers, {"wall_s": round(wall, 2), "tokens_per_s": round(facts["tokens"] / wall, 1), **facts}, problems
+    tokens = sum(a.get("output_tokens", 0) for a in answers)
+    facts = {"prompt_tokens": sum(a.get("prompt_tokens", 0) for a in answers), "tokens": tokens, "wall_s": round(wall, 2), "tokens_per_s": round(tokens / wall, 1)}
+    return answers, {**facts, "counters": counted}, problems
 
 
 def run_matrix(options, chosen, report, save):
@@ -251,7 +242,7 @@ def run_matrix(options, chosen, report, save):
             wrong = compare(lines, want, got)
             good = good and not wrong and not problems
             report["cells"].append({**cell, "requests": len(lines), "answers": len(got), "different": len(wrong), **facts, "problems": problems[:10], "first_differences": wrong[:3]})
-            say(f"{name}: {len(got)} answers, {len(wrong)} differ, {facts}{', ' + str(problems[:2]) if problems else ''}")
+            say(f"{name}: {len(got)} answers, {len(wrong)} differ, {brief(facts)}{', ' + str(problems[:2]) if problems else ''}")
             for d in wrong[:1]:
                 say("  " + json.dumps(d, ensure_ascii=False)[:2000])
         save()

@@ -20,7 +20,7 @@ class SmokeTest(unittest.TestCase):
     def answers(self, cell, lines, *args):
         topology, sets = matrix.topology_of(cell, MODEL)
         got, facts, problems = matrix.answer_all(DILAUNCH, topology, sets, lines, LIMIT_S, args)
-        print(f"{cell}: {facts}")
+        print(f"{cell}: {matrix.brief(facts)}")
         self.assertEqual(problems, [])
         self.assertEqual([a.get("error") for a in got], [None] * len(lines))
         return got
