@@ -6,6 +6,7 @@
 //
 //   bus_bench [rounds]        the child is this program again, with "echo"
 #include "messaging/bus/zmq_socket.hpp"
+#include "tests/support/bench.hpp"
 #include "tests/support/bus_pair.hpp"
 #include "tests/support/child.hpp"
 
@@ -15,7 +16,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 namespace di::test {
 namespace {
@@ -202,32 +202,6 @@ private:
   std::string text_ = std::string(small_bytes - 8, 'x'); // body: number and text
   shared_bytes large_ = shared_bytes::adopt(std::vector<char>(large_bytes, '+'));
 };
-
-std::string first_line(const std::string& command) {
-  char text[256] = {};
-  if (std::FILE* p = ::popen(command.c_str(), "r")) {
-    if (std::fgets(text, sizeof text, p) == nullptr)
-      text[0] = 0;
-    ::pclose(p);
-  }
-  std::string line{text};
-  while (!line.empty() && line.back() == '\n')
-    line.pop_back();
-  return line;
-}
-
-std::string processor() {
-  std::ifstream in{"/proc/cpuinfo"};
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with("model name"))
-      return line.substr(line.find(':') + 2);
-  return "unknown";
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 struct series {
   std::vector<double> raw, bus;
