@@ -12,7 +12,8 @@ using engine::step_state;
 
 rank_actor::rank_actor(rank_parts parts)
     : parts_{std::move(parts)},
-      core_{parts_.options, parts_.samplers},
+      kv_{parts_.layout, *parts_.pool},
+      core_{parts_.options, parts_.samplers, &kv_},
       calls_{parts_.options.rank,
              {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max, parts_.load}} {
 }
@@ -27,7 +28,7 @@ result<void> rank_actor::on(const proto::assign_request& m, instant now, outbox&
 
 result<void> rank_actor::on(const proto::withdraw_request& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  drop_states();
+  wake(out); // there may be room for another
   return {};
 }
 
@@ -39,7 +40,7 @@ result<void> rank_actor::on(const proto::commit_accepted& m, instant now, outbox
 
 result<void> rank_actor::on(const proto::commit_refused& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  drop_states();
+  wake(out); // there may be room for another
   return {};
 }
 
@@ -120,24 +121,46 @@ result<proto::rank_state> rank_actor::on(const proto::get_rank&) const {
 
 /// Work goes behind the mail that is waiting already, so that a step takes all that has come.
 void rank_actor::wake(outbox& out) {
-  if (phase_ != phase::idle || !readers_.empty() || work_sent_ || !calls_.current()
-      || !core_.has_work())
-    return;
-  work_sent_ = true;
-  out.send(engine::rank_path(parts_.options.rank), proto::work_due{core_.steps()});
+  if (phase_ == phase::idle && readers_.empty() && calls_.current() && core_.has_work())
+    send_work(out);
+}
+
+void rank_actor::send_work(outbox& out) {
+  if (!std::exchange(work_sent_, true))
+    out.send(engine::rank_path(parts_.options.rank), proto::work_due{core_.steps()});
 }
 
 result<void> rank_actor::on(const proto::work_due&, instant now, outbox& out) {
   work_sent_ = false;
-  if (phase_ != phase::idle || !readers_.empty() || !calls_.current())
-    return {};
-  plan_ = core_.plan(now);
-  if (plan_.segments.empty())
-    return {};
-  step_began_ = now;
-  device_ns_ = local_rows_ = remote_rows_ = 0;
-  go_on(timed([this] { return start_step(); }), out);
+  if (phase_ == phase::experts)
+    overlap(now, out);
+  else if (readers_.empty() && calls_.current())
+    begin_step(now, out);
   return {};
+}
+
+void rank_actor::begin_step(instant now, outbox& out) {
+  if (auto state = launch(now, out))
+    go_on(std::move(*state), out);
+}
+
+/// Launches the next step. Nothing if there is none to compute.
+std::optional<result<step_state>> rank_actor::launch(instant now, outbox& out) {
+  if (core_.launch(now, out).segments.empty())
+    return std::nullopt;
+  step_began_ = now;
+  waited_ = false;
+  device_ns_ = local_rows_ = remote_rows_ = 0;
+  return timed([this] { return start_step(); });
+}
+
+/// What needs no answer, once the calls of the layer are on their way.
+void rank_actor::overlap(instant now, outbox& out) {
+  settle(now, out);
+  if (auto done = parts_.runner->work_while_waiting(); !done)
+    return fail_step(done.error(), out);
+  if (parts_.options.steps_in_flight > 1 && !core_.planned())
+    core_.plan(now);
 }
 
 template <class F>
@@ -150,32 +173,43 @@ result<step_state> rank_actor::timed(F&& compute) {
 
 result<step_state> rank_actor::start_step() {
   std::vector<engine::step_segment> segments;
-  for (const engine::planned_segment& planned : plan_.segments) {
-    auto& state = states_[planned.sequence];
-    if (!state) {
-      state = std::make_unique<engine::sequence_state>(parts_.layout, *parts_.pool);
-      DI_TRY_VOID(state->reserve(core_.tokens_max(planned.sequence)));
-    }
-    segments.push_back({state.get(), planned.first_position, planned.tokens,
-                        planned.draws ? engine::logits_wanted::last : engine::logits_wanted::none});
-  }
+  for (const engine::planned_segment& planned : core_.launched().segments)
+    segments.push_back({&kv_.state(planned.sequence), planned.first_position, planned.tokens,
+                        !planned.draws       ? engine::logits_wanted::none
+                        : planned.drafts > 0 ? engine::logits_wanted::all
+                                             : engine::logits_wanted::last});
   return parts_.runner->start(segments);
 }
 
-/// Goes on until experts are missing or the step is done.
+/// Goes on until experts are missing or there is nothing to compute.
 void rank_actor::go_on(result<step_state> state, outbox& out) {
-  while (state && *state == step_state::needs_experts) {
-    phase_ = phase::experts;
-    auto complete = ask_experts(out);
-    if (!complete)
-      return fail_step(complete.error(), out);
-    if (!*complete)
-      return;
-    state = timed([this] { return parts_.runner->resume(); });
+  for (;;) {
+    while (state && *state == step_state::needs_experts) {
+      phase_ = phase::experts;
+      auto complete = ask_experts(out);
+      if (!complete)
+        return fail_step(complete.error(), out);
+      if (!*complete) {
+        waited_ = true;
+        return send_work(out);
+      }
+      state = timed([this] { return parts_.runner->resume(); });
+    }
+    if (!state)
+      return fail_step(state.error(), out);
+    const instant now = real_env().now();
+    settle(now, out); // if it had no time before
+    draw(now);
+    // A step that never waited read no mail: the next one goes behind what has come.
+    std::optional<result<step_state>> next;
+    if (parts_.options.steps_in_flight > 1 && waited_)
+      next = launch(now, out);
+    if (!next) {
+      settle(now, out);
+      return wake(out);
+    }
+    state = std::move(*next);
   }
-  if (!state)
-    return fail_step(state.error(), out);
-  finish_step(out);
 }
 
 /// Begins the calls of a layer. @return true if there is nothing to wait for
@@ -205,7 +239,7 @@ proto::expert_batch rank_actor::batch_of(const engine::expert_call& call) const 
   m.life = parts_.options.life;
   m.placement = call.placement;
   m.layer = call.layer;
-  m.decoding = plan_.prefill_rows == 0;
+  m.decoding = core_.launched().prefill_rows == 0;
   m.hidden = d.hidden;
   m.row.reserve(call.entries.size());
   m.expert.reserve(call.entries.size());
@@ -300,32 +334,41 @@ result<void> rank_actor::on(const proto::call_known& m, instant, outbox& out) {
   return {};
 }
 
-void rank_actor::finish_step(outbox& out) {
+/// Tokens of the computed step: all that the next launch must know.
+void rank_actor::draw(instant now) {
   phase_ = phase::idle;
+  const engine::step_plan& plan = core_.launched();
   std::vector<std::span<const float>> logits;
-  for (std::size_t i = 0; i < plan_.segments.size(); ++i)
-    logits.push_back(plan_.segments[i].draws ? parts_.runner->logits(i) : std::span<const float>{});
-  const instant now = real_env().now();
-  proto::step_finished done;
-  done.tokens = core_.finish_step(logits, now, out);
-  if (auto load = calls_.end_step())
-    out.send("/control/rebalancer", std::move(*load));
-  drop_states();
-  if (!parts_.listeners.empty()) {
-    done.step = plan_.step;
-    done.rank = parts_.options.rank;
-    done.rows = plan_.rows;
-    done.prefill_rows = plan_.prefill_rows;
-    done.device_time = proto::micros{device_ns_ / 1000};
-    done.wall_time = proto::micros{static_cast<std::uint64_t>((now - step_began_).count() / 1000)};
-    done.local_rows = local_rows_;
-    done.remote_rows = remote_rows_;
+  for (std::size_t i = 0; i < plan.segments.size(); ++i)
+    logits.push_back(plan.segments[i].draws ? parts_.runner->logits(i) : std::span<const float>{});
+  drawn_ = {};
+  drawn_.step = plan.step;
+  drawn_.rank = parts_.options.rank;
+  drawn_.rows = plan.rows;
+  drawn_.prefill_rows = plan.prefill_rows;
+  drawn_.device_time = proto::micros{device_ns_ / 1000};
+  drawn_.local_rows = local_rows_;
+  drawn_.remote_rows = remote_rows_;
+  core_.draw(logits, now);
+  load_ = calls_.end_step();
+  drawn_.wall_time = proto::micros{static_cast<std::uint64_t>((now - step_began_).count() / 1000)};
+}
+
+/// End checks, commits and reports of the drawn step, if that is still to be done.
+void rank_actor::settle(instant now, outbox& out) {
+  if (drawn_.step == epoch{})
+    return;
+  proto::step_finished done = std::exchange(drawn_, {});
+  done.tokens = core_.finish(now, out);
+  if (load_)
+    out.send("/control/rebalancer", *std::exchange(load_, std::nullopt));
+  if (!parts_.listeners.empty())
     out.send(parts_.listeners, std::move(done));
-  }
-  wake(out);
 }
 
 void rank_actor::fail_step(const error& why, outbox& out) {
+  const instant now = real_env().now();
+  settle(now, out);
   phase_ = phase::idle;
   readers_ = calls_.local_open();
   calls_.abandon();
@@ -334,11 +377,10 @@ void rank_actor::fail_step(const error& why, outbox& out) {
     out.arm({ask_due, 0}, parts_.ask_after);
     ask_armed_ = true;
   }
-  core_.fail_step(why, real_env().now(), out);
-  drop_states();
+  core_.fail_step(why, now, out);
   if (!parts_.listeners.empty()) {
     proto::step_finished failed;
-    failed.step = plan_.step;
+    failed.step = core_.launched().step;
     failed.rank = parts_.options.rank;
     failed.outcome = why.code;
     out.send(parts_.listeners, std::move(failed));
@@ -346,14 +388,10 @@ void rank_actor::fail_step(const error& why, outbox& out) {
   wake(out);
 }
 
-void rank_actor::drop_states() {
-  for (const engine::sequence_key key : core_.take_dropped())
-    states_.erase(key);
-}
-
 void rank_actor::check() const {
   core_.check();
   calls_.check();
+  kv_.check();
   DI_CHECK((phase_ == phase::experts) == core_.step_out());
 }
 

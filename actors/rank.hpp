@@ -4,19 +4,17 @@
 #pragma once
 
 #include "actors/kit.hpp"
+#include "actors/rank_kv.hpp"
 #include "engine/core/expert_call_core.hpp"
 #include "engine/core/rank_core.hpp"
-#include "engine/kv/page_pool.hpp"
-#include "engine/model/kv_layout.hpp"
-#include "engine/model/sequence_state.hpp"
 #include "engine/model/step.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/journal.hpp"
 #include "messaging/proto/rank.hpp"
 
 #include <memory>
+#include <optional>
 #include <set>
-#include <unordered_map>
 
 namespace di::actors {
 
@@ -33,12 +31,15 @@ struct rank_parts {
   address listeners = topic_address;                    ///< gets step_finished; empty: nobody
 };
 
-/// One step at a time:
+/// One step computes at a time:
 ///
 ///   idle --work_due--> computing --layer's MoE--> waits for experts --last answer--> computing
-///   computing --done--> sampling --commit--> idle (and work_due if there is more)
+///   computing --done--> drawing --depth 1: settled--> idle (and work_due if there is more)
+///                       drawing --depth 2: next launched--> computing
 ///
-/// Between two layers the mailbox is read, so a rank answers while it waits. A step that cannot be
+/// Between two layers the mailbox is read, so a rank answers while it waits. Behind the calls of a
+/// layer it sends itself work_due: what can be done meanwhile (settling the last step, planning the
+/// next, shared experts) is done then, when the calls are on their way. A step that cannot be
 /// computed ends its sequences with the error; the rank lives on, and begins its next step once the
 /// own shard has let go of the failed one's rows.
 class rank_actor {
@@ -65,13 +66,17 @@ private:
   enum class phase : std::uint8_t { idle, experts };
 
   void wake(outbox& out);
-  void drop_states();
+  void send_work(outbox& out);
+  void begin_step(instant now, outbox& out);
+  std::optional<result<engine::step_state>> launch(instant now, outbox& out);
   result<engine::step_state> start_step();
   void go_on(result<engine::step_state> state, outbox& out);
+  void overlap(instant now, outbox& out);
   result<bool> ask_experts(outbox& out);
   void send_calls(outbox& out);
   proto::expert_batch batch_of(const engine::expert_call& call) const;
-  void finish_step(outbox& out);
+  void draw(instant now);
+  void settle(instant now, outbox& out);
   void fail_step(const error& why, outbox& out);
   void resume_if_complete(outbox& out);
   void tell_installed(outbox& out);
@@ -80,12 +85,14 @@ private:
   result<engine::step_state> timed(F&& compute);
 
   rank_parts parts_;
+  rank_kv kv_;
   engine::rank_core core_;
   engine::expert_call_core calls_;
-  std::unordered_map<engine::sequence_key, std::unique_ptr<engine::sequence_state>> states_;
   phase phase_ = phase::idle;
-  engine::step_plan plan_;
+  bool waited_ = false; ///< in the step that is out: mail was read
   instant step_began_;
+  proto::step_finished drawn_;             ///< of the drawn step, without its tokens
+  std::optional<proto::expert_load> load_; ///< to be sent with it
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
   std::set<call_id> readers_; ///< of a failed step whose rows the own shard may still read
   bool work_sent_ = false, ask_armed_ = false, owes_installed_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RANK's requests: assignment, withdrawal, commits and their acknowledgement.
+// RANK's requests: assignment, withdrawal, end, invariants.
 #include "engine/core/rank_core.hpp"
 
 #include "engine/core/rank_sequence.hpp"
@@ -8,10 +8,15 @@
 
 namespace di::engine {
 
-rank_core::rank_core(rank_options options, sampler_factory samplers)
-    : options_{std::move(options)}, samplers_{std::move(samplers)} {
+rank_core::rank_core(rank_options options, sampler_factory samplers, kv_ledger* kv)
+    : options_{std::move(options)}, samplers_{std::move(samplers)}, kv_{kv} {
   DI_CHECK(options_.step_rows > 1); // one row for those that decode, one for a prompt
   DI_CHECK(options_.page_tokens > 0);
+  DI_CHECK(options_.steps_in_flight == 1 || options_.steps_in_flight == 2);
+  if (!kv_) {
+    own_kv_ = std::make_unique<counted_ledger>(options_.kv_tokens, options_.page_tokens);
+    kv_ = own_kv_.get();
+  }
 }
 
 rank_core::~rank_core() = default;
@@ -44,9 +49,9 @@ result<void> rank_core::admissible(const proto::assign_request& m) const {
     return fail(ec::context_exceeded,
                 "request {}: {} prompt tokens and max_tokens={} exceed the context of {} tokens",
                 id, spec.prompt.size(), spec.sampling.max_tokens, options_.context_tokens);
-  if (round_up(length, options_.page_tokens) > options_.kv_tokens)
+  if (round_up(length, kv_->page_tokens()) > kv_->tokens_total())
     return fail(ec::kv_exhausted, "request {} needs KV for {} tokens, rank {} has room for {}", id,
-                length, options_.rank.v, options_.kv_tokens);
+                length, options_.rank.v, kv_->tokens_total());
   if (waiting_.size() + spec.sampling.n > options_.waiting_max)
     return fail(ec::unavailable, "rank {} has {} sequences waiting, at most {} may",
                 options_.rank.v, waiting_.size(), options_.waiting_max);
@@ -87,35 +92,43 @@ result<void> rank_core::on(const proto::assign_request& m, instant now, outbox& 
   return {};
 }
 
+result<std::unique_ptr<rank_core::sequence>>
+rank_core::make_sequence(const proto::assign_request& m, request& owner, std::uint32_t choice,
+                         instant now) const {
+  auto s = std::make_unique<sequence>();
+  s->owner = &owner;
+  s->choice = choice;
+  s->prompt = static_cast<std::uint32_t>(m.spec.prompt.size());
+  s->tokens = m.spec.prompt;
+  s->assigned = now;
+  DI_TRY(s->sampler, samplers_(owner.spec, choice));
+  const auto progress =
+      std::find_if(m.progress.begin(), m.progress.end(),
+                   [choice](const proto::choice_progress& p) { return p.choice == choice; });
+  if (progress != m.progress.end())
+    for (const token_id token : progress->tokens) {
+      s->tokens.push_back(token);
+      s->finish = s->sampler->accept(token);
+    }
+  if (s->finish.reason == proto::finish_reason::none && s->output() == m.spec.sampling.max_tokens)
+    s->finish.reason = proto::finish_reason::length;
+  s->acknowledged = s->sent = s->output();
+  if (s->output() > m.spec.sampling.max_tokens)
+    return fail(ec::bad_argument, "request {} resumes with {} tokens, max_tokens={}",
+                m.spec.request.v, s->output(), m.spec.sampling.max_tokens);
+  return s;
+}
+
 result<void> rank_core::take(const proto::assign_request& m, instant now, outbox& out) {
   auto r = std::make_unique<request>();
   r->spec = m.spec;
   r->attempt = m.attempt;
   std::vector<std::unique_ptr<sequence>> made;
   for (std::uint32_t choice = 0; choice < m.spec.sampling.n; ++choice) {
-    auto s = std::make_unique<sequence>();
-    s->owner = r.get();
-    s->choice = choice;
-    s->prompt = static_cast<std::uint32_t>(m.spec.prompt.size());
-    s->tokens = m.spec.prompt;
-    s->assigned = now;
-    const auto progress =
-        std::find_if(m.progress.begin(), m.progress.end(),
-                     [choice](const proto::choice_progress& p) { return p.choice == choice; });
-    if (progress != m.progress.end() && progress->finished)
+    if (std::any_of(m.progress.begin(), m.progress.end(),
+                    [choice](const auto& p) { return p.choice == choice && p.finished; }))
       continue;
-    DI_TRY(s->sampler, samplers_(r->spec, choice));
-    if (progress != m.progress.end())
-      for (const token_id token : progress->tokens) {
-        s->tokens.push_back(token);
-        s->finish = s->sampler->accept(token);
-      }
-    if (s->finish.reason == proto::finish_reason::none && s->output() == m.spec.sampling.max_tokens)
-      s->finish.reason = proto::finish_reason::length;
-    s->acknowledged = s->sent = s->output();
-    if (s->output() > m.spec.sampling.max_tokens)
-      return fail(ec::bad_argument, "request {} resumes with {} tokens, max_tokens={}",
-                  m.spec.request.v, s->output(), m.spec.sampling.max_tokens);
+    DI_TRY(auto s, make_sequence(m, *r, choice, now));
     made.push_back(std::move(s));
   }
   out.send(options_.scheduler,
@@ -125,14 +138,14 @@ result<void> rank_core::take(const proto::assign_request& m, instant now, outbox
     s->key = next_key_++;
     kept.open.push_back(s->key);
     sequence& placed = *sequences_.emplace(s->key, std::move(s)).first->second;
+    waiting_.push_back(placed.key);
     if (placed.finish.reason != proto::finish_reason::none) {
       // The dead attempt had drawn the last token but could not say so.
       end(placed, placed.finish, now);
       commit(placed, placed.sent, now, out);
-    } else {
-      waiting_.push_back(placed.key);
     }
   }
+  plan_ready_ = false; // the next step may have room for it
   if (kept.open.empty())
     settle(kept, out);
   return {};
@@ -166,24 +179,6 @@ result<void> rank_core::on(const proto::commit_refused& m, instant now, outbox& 
   return {};
 }
 
-result<void> rank_core::on(const proto::commit_accepted& m, instant, outbox& out) {
-  sequence* s = find(m.request, m.choice, m.attempt);
-  if (!s)
-    return {};
-  const std::uint32_t next = std::min(m.next_index, s->output());
-  while (s->acknowledged < next) {
-    ++s->acknowledged;
-    if (!s->logprobs.empty())
-      s->logprobs.pop_front();
-  }
-  s->sent = std::max(s->sent, s->acknowledged);
-  if (m.ended && s->state == phase::ended && s->acknowledged == s->output()) {
-    remove(s->key, out);
-    report(out);
-  }
-  return {};
-}
-
 rank_core::sequence* rank_core::find(request_id id, std::uint32_t choice, std::uint32_t attempt) {
   const auto at = requests_.find(id);
   if (at == requests_.end() || at->second->attempt != attempt)
@@ -199,42 +194,21 @@ void rank_core::end(sequence& s, proto::choice_end how, instant now) {
   DI_CHECK(s.state != phase::ended);
   if (s.state == phase::running) {
     std::erase(running_, s.key);
-    kv_used_ -= kv_need(s);
-    if (std::find(in_step_.begin(), in_step_.end(), s.key) == in_step_.end())
-      dropped_.push_back(s.key);
+    if (s.in_step > 0)
+      closing_.push_back(s.key);
+    else
+      kv_->close(s.key);
   } else {
     std::erase(waiting_, s.key);
   }
   s.state = phase::ended;
+  s.in_step = 0;
+  s.fresh.clear();
+  s.fresh_logprobs.clear();
   s.finish = std::move(how);
   if (s.finish.reason != proto::finish_reason::stop && s.finish.kept_tokens == 0)
     s.finish.kept_tokens = s.output();
   s.last_token = s.output() > 0 ? s.last_token : now;
-}
-
-void rank_core::commit(sequence& s, std::uint32_t from, instant now, outbox& out) {
-  const bool ended = s.state == phase::ended;
-  if (from == s.output() && !ended)
-    return;
-  proto::tokens_committed m;
-  m.request = s.owner->spec.request;
-  m.choice = s.choice;
-  m.attempt = s.owner->attempt;
-  m.rank = options_.rank;
-  m.life = options_.life;
-  m.view = view_;
-  m.first_index = from;
-  m.tokens.assign(s.tokens.begin() + s.prompt + from, s.tokens.end());
-  if (!s.logprobs.empty())
-    m.logprobs.assign(s.logprobs.begin() + (from - s.acknowledged), s.logprobs.end());
-  if (ended) {
-    m.end = s.finish;
-    m.timings = s.timings();
-  }
-  s.sent = s.output();
-  s.last_sent = now;
-  out.send(options_.journal, std::move(m));
-  arm_resend(out);
 }
 
 void rank_core::drop_attempt(request_id id, instant now, outbox& out) {
@@ -271,54 +245,6 @@ void rank_core::settle(const request& r, outbox& out) {
   requests_.erase(id);
 }
 
-result<void> rank_core::on_due(timer which, instant now, outbox& out) {
-  if (which.kind != resend_due)
-    return {};
-  resend_armed_ = false;
-  for (auto& [id, r] : requests_)
-    for (const sequence_key key : r->open) {
-      sequence& s = *sequences_.at(key);
-      const bool open = s.acknowledged < s.sent || s.state == phase::ended;
-      if (!open)
-        continue;
-      if (now - s.last_sent >= options_.resend_after) {
-        out.count("di_rank_commits_resent_total");
-        commit(s, s.acknowledged, now, out);
-      }
-      arm_resend(out);
-    }
-  return {};
-}
-
-void rank_core::arm_resend(outbox& out) {
-  if (!resend_armed_)
-    out.arm({resend_due, 0}, options_.resend_after);
-  resend_armed_ = true;
-}
-
-void rank_core::report(outbox& out) {
-  proto::rank_load load;
-  load.rank = options_.rank;
-  load.life = options_.life;
-  load.running = running();
-  load.waiting = waiting();
-  for (const auto& [key, s] : sequences_)
-    if (s->state != phase::ended && s->remaining() > 1)
-      load.rows_pending += s->remaining();
-  load.kv_tokens_total = options_.kv_tokens;
-  load.kv_tokens_free = options_.kv_tokens - kv_used_;
-  load.draining = draining_;
-  const bool same = load.running == reported_.running && load.waiting == reported_.waiting
-                    && load.rows_pending == reported_.rows_pending
-                    && load.kv_tokens_free == reported_.kv_tokens_free
-                    && load.draining == reported_.draining;
-  if (same && reported_.report != 0)
-    return;
-  load.report = ++report_;
-  reported_ = load;
-  out.send(options_.scheduler, load);
-}
-
 std::uint32_t rank_core::unacknowledged() const {
   std::uint32_t n = 0;
   for (const auto& [key, s] : sequences_)
@@ -327,7 +253,6 @@ std::uint32_t rank_core::unacknowledged() const {
 }
 
 void rank_core::check() const {
-  std::uint64_t used = 0;
   std::size_t open = 0;
   for (const auto& [id, r] : requests_) {
     DI_CHECK(!r->open.empty());
@@ -335,21 +260,31 @@ void rank_core::check() const {
   }
   DI_CHECK_EQ(open, sequences_.size());
   std::size_t ended = 0;
+  std::uint32_t in_step = 0;
   for (const auto& [key, s] : sequences_) {
     DI_CHECK(s->acknowledged <= s->sent);
     DI_CHECK(s->sent <= s->output());
-    DI_CHECK(s->computed <= s->tokens.size());
-    DI_CHECK(s->output() <= s->owner->spec.sampling.max_tokens);
-    DI_CHECK(s->output() - s->acknowledged <= options_.unacknowledged_max + 1);
+    DI_CHECK(s->drawn_output() <= s->owner->spec.sampling.max_tokens);
+    DI_CHECK(s->drawn_output() - s->acknowledged <= options_.unacknowledged_max);
     DI_CHECK(s->logprobs.empty() || s->logprobs.size() == s->output() - s->acknowledged);
-    ended += s->state == phase::ended;
+    DI_CHECK(s->in_step == 0 || (out_ && s->state == phase::running));
+    DI_CHECK(!s->queued() || s->computed == 0);
+    if (s->state == phase::ended)
+      ++ended;
+    else
+      DI_CHECK(s->computed + s->in_step <= s->known() + launched_.draft_rows);
     if (s->state == phase::running)
-      used += kv_need(*s);
+      DI_CHECK(s->computed + s->in_step <= kv_->tokens_held(key) || s->computed == 0);
+    in_step += s->in_step;
   }
-  DI_CHECK_EQ(used, kv_used_);
-  DI_CHECK(kv_used_ <= options_.kv_tokens);
+  DI_CHECK(in_step <= (out_ ? launched_.rows : 0));
+  DI_CHECK(closing_.empty() || out_);
   DI_CHECK(running_.size() <= options_.running_max);
+  DI_CHECK(std::is_sorted(running_.begin(), running_.end()));
+  DI_CHECK(std::is_sorted(waiting_.begin(), waiting_.end()));
   DI_CHECK_EQ(running_.size() + waiting_.size() + ended, sequences_.size());
+  DI_CHECK_EQ(kv_->sequences(), running_.size() + closing_.size());
+  kv_->check();
 }
 
 } // namespace di::engine

@@ -5,6 +5,7 @@
 #include "engine/core/rank_core.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace di::engine {
 
@@ -23,13 +24,20 @@ struct rank_core::sequence {
   sequence_key key = 0;
   request* owner = nullptr;
   std::uint32_t choice = 0;
+  std::uint32_t generation = 0; ///< rises when it loses its KV: older plans are void
   phase state = phase::waiting;
   std::unique_ptr<choice_sampler> sampler;
 
-  std::vector<token_id> tokens; ///< prompt, then output
+  std::vector<token_id> tokens; ///< prompt, then settled output
   std::uint32_t prompt = 0;     ///< [tokens]
   std::uint32_t computed = 0;   ///< [rows] in the KV; the next row has this position
   std::uint32_t in_step = 0;    ///< [rows] of the step that is out
+  bool draws = false;           ///< in the step that is out
+
+  std::vector<token_id> fresh; ///< drawn, not settled: finish() decides which of them count
+  std::vector<proto::position_logprobs> fresh_logprobs; ///< as `fresh`, if asked for
+  std::optional<error> broken;                          ///< drawing failed behind `fresh`
+  instant drawn;                                        ///< when `fresh` was
 
   std::uint32_t acknowledged = 0; ///< output index that JOURNAL expects next
   std::uint32_t sent = 0;         ///< output index up to which tokens were sent at least once
@@ -39,12 +47,22 @@ struct rank_core::sequence {
   instant assigned, first_row, first_token, last_token, last_sent;
   bool started = false; ///< first_row is set
 
+  bool queued() const noexcept { return state == phase::waiting || state == phase::preempted; }
+  /// Settled output.
   std::uint32_t output() const noexcept {
     return static_cast<std::uint32_t>(tokens.size()) - prompt;
   }
-  std::uint32_t remaining() const noexcept {
-    return static_cast<std::uint32_t>(tokens.size()) - computed;
+  /// Tokens whose rows may be computed.
+  std::uint32_t known() const noexcept {
+    return static_cast<std::uint32_t>(tokens.size() + fresh.size());
   }
+  token_id token(std::uint32_t position) const noexcept {
+    return position < tokens.size() ? tokens[position] : fresh[position - tokens.size()];
+  }
+  /// Output that is settled or may be.
+  std::uint32_t drawn_output() const noexcept { return known() - prompt; }
+  /// Rows to compute that are in no step.
+  std::uint32_t remaining() const noexcept { return known() - computed - in_step; }
   proto::choice_timings timings() const {
     const auto us = [](instant from, instant to) {
       return static_cast<std::uint64_t>(std::max<std::int64_t>(0, (to - from).count() / 1000));

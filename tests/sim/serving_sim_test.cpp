@@ -57,7 +57,7 @@ std::vector<proto::request_spec> some_requests(std::mt19937_64& random) {
 }
 
 struct totals {
-  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0;
+  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0, preempted = 0;
 };
 
 void run_seed(std::uint64_t seed, totals& sum) {
@@ -100,9 +100,10 @@ void run_seed(std::uint64_t seed, totals& sum) {
     o.prefill_rows_min = static_cast<std::uint32_t>(1 + random() % 4);
     o.running_max = static_cast<std::uint32_t>(1 + random() % 5);
     o.unacknowledged_max = static_cast<std::uint32_t>(1 + random() % 6);
-    o.page_tokens = 8;
-    o.kv_tokens = 40 + random() % 100;
+    o.page_tokens = static_cast<std::uint32_t>(1 + random() % 8);
+    o.kv_tokens = 40 + random() % (seed % 2 ? 20 : 100);
     o.resend_after = std::chrono::milliseconds{50};
+    o.steps_in_flight = static_cast<std::uint32_t>(1 + random() % 2);
     auto toy = std::make_unique<typed_core<toy_rank_core, toy_rank::protocol>>(std::in_place, o,
                                                                                &stale_states);
     ranks_seen.push_back(&toy->core());
@@ -138,6 +139,8 @@ void run_seed(std::uint64_t seed, totals& sum) {
   EXPECT_EQ(stale_states, 0U);
   sum.lost += net.lost();
   sum.repeated += net.repeated();
+  for (const toy_rank_core* rank : ranks_seen)
+    sum.preempted += rank->core().preemptions();
   sum.tokens += gateway.state().output_tokens;
   for (const proto::request_spec& spec : requests) {
     const auto choices = gateway.take_finished();
@@ -173,9 +176,10 @@ TEST(serving_sim, every_request_gets_its_tokens_exactly_once) {
   EXPECT_GT(sum.repeated, 10'000U);
   EXPECT_GT(sum.tokens, 20'000U);
   EXPECT_GT(sum.cancelled, 100U);
+  EXPECT_GT(sum.preempted, 100U);
   RecordProperty("lost", std::to_string(sum.lost));
   std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens << " tokens, "
-            << sum.cancelled << " choices cancelled\n";
+            << sum.cancelled << " choices cancelled, " << sum.preempted << " preempted\n";
 }
 
 } // namespace

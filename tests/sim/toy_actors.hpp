@@ -4,7 +4,7 @@
 
 #include "actors/expert_shard.hpp"
 #include "actors/rank.hpp"
-#include "tests/sim/toy_model.hpp"
+#include "tests/sim/toy_kv.hpp"
 
 namespace di::test {
 
@@ -12,12 +12,14 @@ class toy_rank_core {
 public:
   toy_rank_core(engine::rank_options options, std::uint64_t* stale_states)
       : options_{options},
+        kv_{options.kv_tokens, options.page_tokens},
         core_{options,
               [](const proto::request_spec& spec,
                  std::uint32_t choice) -> result<std::unique_ptr<engine::choice_sampler>> {
                 return std::unique_ptr<engine::choice_sampler>{
                     std::make_unique<toy::sampler>(spec, choice)};
-              }},
+              },
+              &kv_},
         // Few rows per call: what one holder is asked for takes several.
         calls_{options.rank, {options.life, std::chrono::milliseconds{40}, 3 * 2 * toy::hidden}},
         stale_states_{stale_states} {}
@@ -25,7 +27,6 @@ public:
   template <class M>
   result<void> on(const M& m, instant now, outbox& out) {
     DI_TRY_VOID(core_.on(m, now, out));
-    drop();
     wake(out);
     return {};
   }
@@ -42,18 +43,15 @@ public:
   }
   result<void> on(const proto::work_due&, instant now, outbox& out) {
     due_ = false;
-    if (computing_ || !calls_.current())
+    if (!calls_.current())
       return {};
-    plan_ = core_.plan(now);
-    if (plan_.segments.empty())
+    if (computing_) { // the calls are on their way
+      core_.finish(now, out);
+      if (options_.steps_in_flight > 1 && !core_.planned())
+        core_.plan(now);
       return {};
-    computing_ = true;
-    rows_.clear();
-    for (const engine::planned_segment& s : plan_.segments)
-      for (std::size_t i = 0; i < s.tokens.size(); ++i)
-        rows_.push_back(toy::embed(s.tokens[i], s.first_position + static_cast<std::uint32_t>(i)));
-    layer_ = 0;
-    return begin_layer(now, out);
+    }
+    return launch(now, out);
   }
   result<void> on(const proto::expert_rows& m, instant now, outbox& out) {
     const auto call = calls_.answered(m.call, m.rows.size() / (toy::hidden * 2));
@@ -97,22 +95,41 @@ public:
   /// Nothing runs, waits or is kept.
   bool idle() const {
     return core_.running() + core_.waiting() + core_.unacknowledged() == 0 && !computing_
-           && states_.empty() && core_.requests() == 0;
+           && kv_.sequences() == 0 && core_.requests() == 0;
   }
+  const engine::rank_core& core() const { return core_; }
 
 private:
   void wake(outbox& out) {
-    if (computing_ || due_ || !calls_.current() || !core_.has_work())
-      return;
-    due_ = true;
-    out.send(engine::rank_path(options_.rank), proto::work_due{});
+    if (!computing_ && calls_.current() && core_.has_work())
+      send_work(out);
+  }
+  void send_work(outbox& out) {
+    if (!std::exchange(due_, true))
+      out.send(engine::rank_path(options_.rank), proto::work_due{});
+  }
+
+  result<void> launch(instant now, outbox& out) {
+    const engine::step_plan& plan = core_.launch(now, out);
+    if (plan.segments.empty()) {
+      core_.finish(now, out);
+      wake(out);
+      return {};
+    }
+    computing_ = true;
+    rows_.clear();
+    for (const engine::planned_segment& s : plan.segments)
+      for (std::size_t i = 0; i < s.tokens.size(); ++i)
+        rows_.push_back(toy::embed(s.tokens[i], s.first_position + static_cast<std::uint32_t>(i)));
+    layer_ = 0;
+    return begin_layer(now, out);
   }
 
   result<void> begin_layer(instant now, outbox& out) {
     std::size_t row = 0;
     experts_.clear();
-    for (const engine::planned_segment& s : plan_.segments) {
-      toy::memory& m = states_[s.sequence];
+    for (const engine::planned_segment& s : core_.launched().segments) {
+      toy::memory& m = kv_.of(s.sequence);
       if (m.keys[layer_].size() != s.first_position)
         ++*stale_states_;
       for (std::size_t i = 0; i < s.tokens.size(); ++i, ++row) {
@@ -125,6 +142,7 @@ private:
     DI_TRY_VOID(calls_.begin({layer_id{layer_}, static_cast<std::uint32_t>(rows_.size()),
                               toy::experts_per_token, experts_, toy::hidden}));
     send_calls(now, out);
+    send_work(out);
     return {};
   }
 
@@ -136,15 +154,18 @@ private:
     std::vector<std::vector<float>> values;
     std::vector<std::span<const float>> logits;
     std::size_t row = 0;
-    for (const engine::planned_segment& s : plan_.segments) {
+    for (const engine::planned_segment& s : core_.launched().segments) {
       row += s.tokens.size();
       values.push_back(s.draws ? toy::logits(rows_[row - 1]) : std::vector<float>{});
     }
     for (const auto& v : values)
       logits.emplace_back(v);
     computing_ = false;
-    core_.finish_step(logits, now, out);
-    drop();
+    core_.finish(now, out);
+    core_.draw(logits, now);
+    if (options_.steps_in_flight > 1)
+      return launch(now, out);
+    core_.finish(now, out);
     wake(out);
     return {};
   }
@@ -157,7 +178,7 @@ private:
       m.life = options_.life;
       m.placement = call->placement;
       m.layer = call->layer;
-      m.decoding = plan_.prefill_rows == 0;
+      m.decoding = core_.launched().prefill_rows == 0;
       m.hidden = toy::hidden;
       m.rows = static_cast<std::uint32_t>(rows_.size());
       std::vector<std::uint8_t> codes(rows_.size() * toy::hidden);
@@ -176,16 +197,10 @@ private:
       out.arm({100, 0}, std::chrono::milliseconds{40});
   }
 
-  void drop() {
-    for (const engine::sequence_key key : core_.take_dropped())
-      states_.erase(key);
-  }
-
   engine::rank_options options_;
+  toy::kv kv_;
   engine::rank_core core_;
   engine::expert_call_core calls_;
-  std::map<engine::sequence_key, toy::memory> states_;
-  engine::step_plan plan_;
   std::vector<std::uint64_t> rows_, answers_;
   std::vector<std::int32_t> experts_;
   std::uint32_t layer_ = 0;

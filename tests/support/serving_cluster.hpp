@@ -23,6 +23,7 @@ struct cluster_options {
   std::uint32_t pages = 64; ///< of each rank's pool
   std::uint32_t window = 128;
   unsigned threads = 1;
+  std::uint32_t steps_in_flight = 2;
 };
 
 /// A model with its tokenizer, loaded once per test program.
@@ -82,6 +83,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     settings.kv_tokens = std::uint64_t{options.pages} * engine::page_tokens;
     settings.step_rows = options.step_rows;
     settings.prefill_rows = options.prefill_rows;
+    settings.steps_in_flight = options.steps_in_flight;
     DI_CHECK(actors::spawn_rank_serving(actors, m.weights, m.outline, settings).ok());
     view.members.push_back({settings.rank, {}, settings.life, fmt::format("/rank/{}", r)});
   }

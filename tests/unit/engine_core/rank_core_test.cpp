@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace di::engine {
 namespace {
 
@@ -68,14 +70,23 @@ proto::assign_request ask(std::uint64_t id, std::size_t prompt, std::uint32_t ma
   return m;
 }
 
-/// Runs the next step with logits that are there.
-std::vector<token_id> step(rank_core& core, outbox& out, instant now = {}) {
-  const step_plan plan = core.plan(now);
+/// Draws the step that is out from logits that are there.
+void draw(rank_core& core) {
   const std::vector<float> row(4);
   std::vector<std::span<const float>> logits;
-  for (const planned_segment& s : plan.segments)
+  for (const planned_segment& s : core.launched().segments)
     logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
-  auto drawn = core.finish_step(logits, now, out);
+  core.draw(logits, {});
+  core.check();
+}
+
+/// Runs the next step.
+std::vector<token_id> step(rank_core& core, outbox& out, instant now = {}) {
+  if (core.launch(now, out).segments.empty())
+    return {};
+  core.check();
+  draw(core);
+  auto drawn = core.finish(now, out);
   core.check();
   return drawn;
 }
@@ -127,7 +138,7 @@ TEST(rank_core, takes_decode_rows_first_and_keeps_room_for_prompts) {
   std::uint32_t prompt_rows = 0;
   std::vector<int> served(7);
   for (int i = 0; i < 2; ++i) {
-    const step_plan plan = core.plan({});
+    const step_plan& plan = core.launch({}, out);
     EXPECT_EQ(plan.rows, 8U);
     EXPECT_EQ(plan.prefill_rows, 3U);
     EXPECT_EQ(plan.segments.size(), 6U);
@@ -136,11 +147,8 @@ TEST(rank_core, takes_decode_rows_first_and_keeps_room_for_prompts) {
     prompt_rows += plan.prefill_rows;
     for (const auto& s : plan.segments)
       ++served.at(s.sequence - 1);
-    const std::vector<float> row(4);
-    std::vector<std::span<const float>> logits;
-    for (const planned_segment& s : plan.segments)
-      logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
-    core.finish_step(logits, {}, out);
+    draw(core);
+    core.finish({}, out);
   }
   // Five of six decode rows fit: the turn goes round, nobody is left out twice.
   for (int i = 0; i < 6; ++i)
@@ -156,15 +164,11 @@ TEST(rank_core, takes_no_more_rows_of_a_prompt_than_asked_for) {
   ASSERT_TRUE(core.on(ask(2, 7, 2), {}, out));
   std::vector<std::vector<std::size_t>> sizes;
   for (int i = 0; i < 3; ++i) {
-    const step_plan plan = core.plan({});
     sizes.emplace_back();
-    for (const planned_segment& s : plan.segments)
+    for (const planned_segment& s : core.launch({}, out).segments)
       sizes.back().push_back(s.tokens.size());
-    const std::vector<float> row(4);
-    std::vector<std::span<const float>> logits;
-    for (const planned_segment& s : plan.segments)
-      logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
-    core.finish_step(logits, {}, out);
+    draw(core);
+    core.finish({}, out);
     core.check();
   }
   EXPECT_EQ(sizes, (std::vector<std::vector<std::size_t>>{{3, 3}, {3, 3}, {1, 1}}));
@@ -190,7 +194,7 @@ TEST(rank_core, commits_each_token_and_ends_at_the_limit) {
   EXPECT_EQ(commit.first_index, 1U);
   EXPECT_EQ(commit.end.reason, proto::finish_reason::length);
   EXPECT_EQ(commit.end.kept_tokens, 2U);
-  EXPECT_EQ(core.take_dropped().size(), 1U);
+  EXPECT_EQ(core.kv().sequences(), 0U);
   EXPECT_FALSE(core.has_work());
   out.take();
   ASSERT_TRUE(core.on(proto::commit_accepted{request_id{1}, 0, 1, 2, true}, {}, out));
@@ -255,12 +259,11 @@ TEST(rank_core, resumes_behind_the_emitted_tokens) {
   request.spec.sampling.n = 2;
   request.progress = {{0, {100, 101}, false}, {1, {100, 101, 102}, true}};
   ASSERT_TRUE(core.on(request, {}, out));
-  const step_plan plan = core.plan({});
+  const step_plan& plan = core.launch({}, out);
   ASSERT_EQ(plan.segments.size(), 1U); // the second choice had ended
   EXPECT_EQ(plan.segments[0].tokens, (std::vector<token_id>{1, 1, 1, 100, 101}));
-  const std::vector<float> row(4);
-  const std::vector<std::span<const float>> logits{row};
-  EXPECT_EQ(core.finish_step(logits, {}, out), std::vector<token_id>{102});
+  draw(core);
+  EXPECT_EQ(core.finish({}, out), std::vector<token_id>{102});
   const auto commit = only<proto::tokens_committed>(out);
   EXPECT_EQ(commit.first_index, 2U);
   EXPECT_EQ(commit.attempt, 2U);
@@ -287,16 +290,16 @@ TEST(rank_core, keeps_a_withdrawn_sequence_until_its_step_is_over) {
   rank_core core = make_core();
   outbox out;
   ASSERT_TRUE(core.on(ask(1, 3, 5), {}, out));
-  const step_plan plan = core.plan({});
+  core.launch({}, out);
   ASSERT_TRUE(core.on(proto::withdraw_request{request_id{1}, 1}, {}, out));
   EXPECT_EQ(only<proto::request_settled>(out).request, request_id{1});
-  EXPECT_TRUE(core.take_dropped().empty());
-  const std::vector<float> row(4);
-  const std::vector<std::span<const float>> logits{row};
+  core.check();
+  EXPECT_EQ(core.kv().sequences(), 1U);
   out.take();
-  EXPECT_TRUE(core.finish_step(logits, {}, out).empty());
+  draw(core);
+  EXPECT_EQ(core.kv().sequences(), 0U); // within the step, settled or not
+  EXPECT_TRUE(core.finish({}, out).empty());
   EXPECT_TRUE(sent<proto::tokens_committed>(out).empty());
-  EXPECT_EQ(core.take_dropped(), std::vector<sequence_key>{plan.segments[0].sequence});
   core.check();
 }
 
@@ -304,7 +307,7 @@ TEST(rank_core, ends_the_sequences_of_a_failed_step_and_lives_on) {
   rank_core core = make_core();
   outbox out;
   ASSERT_TRUE(core.on(ask(1, 3, 5), {}, out));
-  (void)core.plan({});
+  core.launch({}, out);
   ASSERT_TRUE(core.on(ask(2, 3, 5), {}, out));
   core.fail_step({ec::internal, "no such kernel"}, {}, out);
   const auto commit = only<proto::tokens_committed>(out);
@@ -314,30 +317,113 @@ TEST(rank_core, ends_the_sequences_of_a_failed_step_and_lives_on) {
   EXPECT_EQ(step(core, out), std::vector<token_id>{100});
 }
 
+/// JOURNAL has everything that was sent.
+void acknowledge(rank_core& core, outbox& out) {
+  const auto commits = sent<proto::tokens_committed>(out);
+  out.take();
+  for (const auto& [to, m] : commits)
+    ASSERT_TRUE(
+        core.on(proto::commit_accepted{m.request, m.choice, m.attempt,
+                                       m.first_index + static_cast<std::uint32_t>(m.tokens.size()),
+                                       m.end.reason != proto::finish_reason::none},
+                {}, out));
+}
+
 TEST(rank_core, starts_no_more_than_its_pages_hold) {
   rank_options o = small_rank();
   o.kv_tokens = 60;
   rank_core core = make_core(o);
   outbox out;
   for (std::uint64_t id = 1; id <= 4; ++id)
-    ASSERT_TRUE(core.on(ask(id, 11, 10), {}, out)); // 21 tokens: three pages of ten
+    ASSERT_TRUE(core.on(ask(id, 11, 10), {}, out)); // 21 tokens: two pages of ten, later three
   step(core, out);
-  EXPECT_EQ(core.running(), 2U);
+  EXPECT_EQ(core.running(), 2U); // and two pages to grow into
   EXPECT_EQ(core.waiting(), 2U);
-  const auto loads = sent<proto::rank_load>(out);
-  EXPECT_EQ(loads.back().second.kv_tokens_free, 0U);
-  for (int i = 0; i < 30; ++i) {
-    for (const auto& [to, m] : sent<proto::tokens_committed>(out))
-      ASSERT_TRUE(core.on(
-          proto::commit_accepted{m.request, m.choice, m.attempt,
-                                 m.first_index + static_cast<std::uint32_t>(m.tokens.size()),
-                                 m.end.reason != proto::finish_reason::none},
-          {}, out));
-    out.take();
+  for (int i = 0; i < 60; ++i) {
+    acknowledge(core, out);
     if (core.has_work())
       step(core, out);
   }
   EXPECT_EQ(core.running() + core.waiting(), 0U);
+  EXPECT_EQ(core.kv().tokens_free(), 60U);
+}
+
+TEST(rank_core, preempts_the_newest_and_computes_its_tokens_again) {
+  rank_options o = small_rank();
+  o.kv_tokens = 60;
+  o.step_rows = 40;
+  rank_core core = make_core(o);
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 15, 30), {}, out));
+  ASSERT_TRUE(core.on(ask(2, 15, 30), {}, out)); // both grow to five pages, there are six
+  bool again = false;
+  std::map<std::uint64_t, std::vector<token_id>> got;
+  for (int i = 0; i < 100 && core.requests() > 0; ++i) {
+    for (const auto& [to, m] : sent<proto::tokens_committed>(out))
+      got[m.request.v].insert(got[m.request.v].end(), m.tokens.begin(), m.tokens.end());
+    acknowledge(core, out);
+    if (!core.has_work())
+      continue;
+    for (const planned_segment& s : core.launch({}, out).segments)
+      if (s.sequence == 2 && s.first_position == 0 && s.tokens.size() > 15) {
+        again = true; // prompt, then what was drawn before
+        EXPECT_EQ(s.tokens[14], 1);
+        for (std::size_t t = 15; t < s.tokens.size(); ++t)
+          EXPECT_EQ(s.tokens[t], 100 + static_cast<token_id>(t - 15));
+        EXPECT_TRUE(s.draws);
+      }
+    draw(core);
+    core.finish({}, out);
+    core.check();
+  }
+  EXPECT_TRUE(again);
+  EXPECT_EQ(core.preemptions(), 1U);
+  ASSERT_EQ(got.size(), 2U);
+  for (const auto& [id, tokens] : got) {
+    ASSERT_EQ(tokens.size(), 30U);
+    for (std::size_t t = 0; t < tokens.size(); ++t)
+      EXPECT_EQ(tokens[t], 100 + static_cast<token_id>(t));
+  }
+}
+
+TEST(rank_core, launches_the_next_step_before_it_settles_the_last) {
+  rank_options o = small_rank();
+  o.steps_in_flight = 2;
+  rank_core core = make_core(o, 102);
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 2, 50), {}, out));
+  core.launch({}, out);
+  for (token_id t = 100; t <= 102; ++t) {
+    core.plan({}); // what the step that is out will draw is not known yet
+    draw(core);
+    const step_plan& next = core.launch({}, out);
+    ASSERT_EQ(next.segments.size(), 1U);
+    EXPECT_EQ(next.segments[0].tokens, std::vector<token_id>{t});
+    core.check();
+    EXPECT_EQ(core.finish({}, out), std::vector<token_id>{t});
+    core.check();
+  }
+  // Token 102 was the end: the row behind it is lost, its KV free when its step ends.
+  EXPECT_EQ(core.running(), 0U);
+  EXPECT_EQ(core.kv().sequences(), 1U);
+  draw(core);
+  EXPECT_EQ(core.kv().sequences(), 0U);
+  EXPECT_TRUE(core.finish({}, out).empty());
+  EXPECT_FALSE(core.has_work());
+}
+
+TEST(rank_core, plans_no_row_behind_a_token_that_is_certainly_the_last) {
+  rank_options o = small_rank();
+  o.steps_in_flight = 2;
+  rank_core core = make_core(o);
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 2, 1), {}, out));
+  core.launch({}, out);
+  core.plan({});
+  draw(core);
+  EXPECT_TRUE(core.launch({}, out).segments.empty());
+  EXPECT_EQ(core.finish({}, out), std::vector<token_id>{100});
+  core.check();
 }
 
 TEST(rank_core, drops_an_attempt_that_journal_refuses) {
@@ -349,7 +435,7 @@ TEST(rank_core, drops_an_attempt_that_journal_refuses) {
   EXPECT_EQ(core.running(), 1U);
   ASSERT_TRUE(core.on(proto::commit_refused{request_id{1}, 1, 2}, {}, out));
   EXPECT_EQ(core.running(), 0U);
-  EXPECT_EQ(core.take_dropped().size(), 1U);
+  EXPECT_EQ(core.kv().sequences(), 0U);
   core.check();
 }
 

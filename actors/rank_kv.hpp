@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The real kv_ledger: sequence states of the model over the rank's page pool.
+#pragma once
+
+#include "engine/core/kv_ledger.hpp"
+#include "engine/kv/page_pool.hpp"
+#include "engine/model/kv_layout.hpp"
+#include "engine/model/sequence_state.hpp"
+
+#include <memory>
+#include <unordered_map>
+
+namespace di::actors {
+
+/// Owned by the RANK shell, used on its thread only.
+class rank_kv final : public engine::kv_ledger {
+public:
+  /// @param layout, pool  outlive it
+  rank_kv(const engine::kv_layout& layout, engine::page_pool& pool)
+      : layout_{layout}, pool_{pool} {}
+
+  std::uint32_t open(engine::sequence_key key, const engine::kv_opening& what) override;
+  bool reserve(engine::sequence_key key, std::uint32_t tokens) override;
+  void truncate(engine::sequence_key key, std::uint32_t tokens) override;
+  void close(engine::sequence_key key) override;
+  std::uint64_t tokens_held(engine::sequence_key key) const override;
+  std::uint64_t tokens_free() const override { return pool_.free_pages() * page_tokens64(); }
+  std::uint64_t tokens_total() const override { return pool_.pages() * page_tokens64(); }
+  std::uint32_t page_tokens() const override {
+    return static_cast<std::uint32_t>(engine::page_tokens);
+  }
+  std::size_t sequences() const override { return states_.size(); }
+  void check() const override;
+
+  /// @pre open
+  engine::sequence_state& state(engine::sequence_key key) { return *states_.at(key); }
+
+private:
+  static std::uint64_t page_tokens64() { return static_cast<std::uint64_t>(engine::page_tokens); }
+
+  const engine::kv_layout& layout_;
+  engine::page_pool& pool_;
+  std::unordered_map<engine::sequence_key, std::unique_ptr<engine::sequence_state>> states_;
+};
+
+} // namespace di::actors

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV of a rank's sequences as RANK's core sees it: room that is taken as sequences grow and
+// given back when they shrink, end or are preempted. What lies in the KV is the shell's business.
+#pragma once
+
+#include "messaging/base/result.hpp"
+#include "messaging/proto/sampling.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+namespace di::engine {
+
+/// One sequence = one choice of one attempt; never reused within an incarnation.
+using sequence_key = std::uint64_t;
+
+/// What is known of a sequence when its KV begins.
+struct kv_opening {
+  const proto::request_spec* spec = nullptr;
+  std::span<const token_id> tokens; ///< prompt, then what was drawn already
+  std::uint32_t prompt = 0;         ///< [tokens] of them
+};
+
+/// Room is counted in pages of `page_tokens` tokens. Owned by the RANK shell or by rank_core, used
+/// on RANK's thread only.
+///
+/// A sequence is unknown, or open with a length (rows computed) and room (pages) for at least that.
+class kv_ledger {
+public:
+  virtual ~kv_ledger() = default;
+
+  /// Begins a sequence. @pre unknown key
+  /// @return [rows] that it has already, from a cached prefix; below tokens.size()
+  virtual std::uint32_t open(sequence_key key, const kv_opening& what) = 0;
+  /// Takes room for positions [0, tokens); cached prefixes that nobody uses make way.
+  /// @return false: there is no room, nothing has changed
+  virtual bool reserve(sequence_key key, std::uint32_t tokens) = 0;
+  /// The sequence has exactly `tokens` rows: those behind were rejected, their room is free again.
+  virtual void truncate(sequence_key key, std::uint32_t tokens) = 0;
+  /// Forgets a sequence and frees its room. @pre open, and no step computes it
+  virtual void close(sequence_key key) = 0;
+  /// [tokens] of committed text whose full pages may be cached. A hint; the default does nothing.
+  virtual void publish(sequence_key, std::span<const token_id>) {}
+
+  virtual std::uint64_t tokens_held(sequence_key key) const = 0; ///< [tokens] of its room
+  virtual std::uint64_t tokens_free() const = 0; ///< [tokens] free, or cached and unused
+  virtual std::uint64_t tokens_total() const = 0;
+  virtual std::uint32_t page_tokens() const = 0;
+  virtual std::size_t sequences() const = 0; ///< open ones
+  /// Every page is free, held or cached, once.
+  virtual void check() const = 0;
+};
+
+/// Counts pages and holds nothing: for tests and simulations.
+class counted_ledger final : public kv_ledger {
+public:
+  counted_ledger(std::uint64_t kv_tokens, std::uint32_t page_tokens);
+
+  std::uint32_t open(sequence_key key, const kv_opening& what) override;
+  bool reserve(sequence_key key, std::uint32_t tokens) override;
+  void truncate(sequence_key key, std::uint32_t tokens) override;
+  void close(sequence_key key) override;
+  std::uint64_t tokens_held(sequence_key key) const override;
+  std::uint64_t tokens_free() const override { return free_ * page_tokens_; }
+  std::uint64_t tokens_total() const override { return pages_ * page_tokens_; }
+  std::uint32_t page_tokens() const override { return page_tokens_; }
+  std::size_t sequences() const override { return pages_of_.size(); }
+  void check() const override;
+
+private:
+  std::uint64_t pages_for(std::uint32_t tokens) const noexcept {
+    return (std::uint64_t{tokens} + page_tokens_ - 1) / page_tokens_;
+  }
+
+  std::uint32_t page_tokens_;
+  std::uint64_t pages_, free_;
+  std::unordered_map<sequence_key, std::uint64_t> pages_of_;
+};
+
+} // namespace di::engine

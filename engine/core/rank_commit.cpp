@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What RANK tells: settled tokens, their repetition until JOURNAL has them, its load.
+#include "engine/core/rank_sequence.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace di::engine {
+
+std::vector<token_id> rank_core::finish(instant now, outbox& out) {
+  std::vector<token_id> drawn;
+  if (unfinished_.empty())
+    return drawn;
+  const std::vector<sequence_key> keys = std::exchange(unfinished_, {});
+  for (const sequence_key key : keys) {
+    const auto at = sequences_.find(key);
+    if (at == sequences_.end() || at->second->state == phase::ended)
+      continue; // withdrawn meanwhile
+    settle_drawn(*at->second, now, drawn);
+    commit(*at->second, at->second->sent, now, out);
+  }
+  out.count("di_rank_steps_total");
+  out.count("di_rank_tokens_total", static_cast<double>(drawn.size()));
+  report(out);
+  return drawn;
+}
+
+/// Tokens count until the first that ends the choice; what was drawn behind it never was.
+void rank_core::settle_drawn(sequence& s, instant now, std::vector<token_id>& drawn) {
+  const std::uint32_t limit = s.owner->spec.sampling.max_tokens;
+  const std::vector<token_id> fresh = std::exchange(s.fresh, {});
+  const std::vector<proto::position_logprobs> logprobs = std::exchange(s.fresh_logprobs, {});
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    s.tokens.push_back(fresh[i]);
+    drawn.push_back(fresh[i]);
+    if (!logprobs.empty())
+      s.logprobs.push_back(logprobs[i]);
+    if (s.output() == 1)
+      s.first_token = s.drawn;
+    s.last_token = s.drawn;
+    proto::choice_end finish = s.sampler->accept(fresh[i]);
+    if (finish.reason == proto::finish_reason::none && s.output() >= limit)
+      finish.reason = proto::finish_reason::length;
+    if (finish.reason != proto::finish_reason::none)
+      return end(s, std::move(finish), now);
+  }
+  if (s.broken)
+    end(s, {proto::finish_reason::error, -1, 0, s.broken->code, s.broken->what}, now);
+}
+
+result<void> rank_core::on(const proto::commit_accepted& m, instant, outbox& out) {
+  sequence* s = find(m.request, m.choice, m.attempt);
+  if (!s)
+    return {};
+  const std::uint32_t next = std::min(m.next_index, s->output());
+  while (s->acknowledged < next) {
+    ++s->acknowledged;
+    if (!s->logprobs.empty())
+      s->logprobs.pop_front();
+  }
+  s->sent = std::max(s->sent, s->acknowledged);
+  if (m.ended && s->state == phase::ended && s->acknowledged == s->output()) {
+    remove(s->key, out);
+    report(out);
+  }
+  return {};
+}
+
+void rank_core::commit(sequence& s, std::uint32_t from, instant now, outbox& out) {
+  const bool ended = s.state == phase::ended;
+  if (from == s.output() && !ended)
+    return;
+  proto::tokens_committed m;
+  m.request = s.owner->spec.request;
+  m.choice = s.choice;
+  m.attempt = s.owner->attempt;
+  m.rank = options_.rank;
+  m.life = options_.life;
+  m.view = view_;
+  m.first_index = from;
+  m.tokens.assign(s.tokens.begin() + s.prompt + from, s.tokens.end());
+  if (!s.logprobs.empty())
+    m.logprobs.assign(s.logprobs.begin() + (from - s.acknowledged), s.logprobs.end());
+  if (ended) {
+    m.end = s.finish;
+    m.timings = s.timings();
+  }
+  s.sent = s.output();
+  s.last_sent = now;
+  out.send(options_.journal, std::move(m));
+  arm_resend(out);
+}
+
+result<void> rank_core::on_due(timer which, instant now, outbox& out) {
+  if (which.kind != resend_due)
+    return {};
+  resend_armed_ = false;
+  for (auto& [id, r] : requests_)
+    for (const sequence_key key : r->open) {
+      sequence& s = *sequences_.at(key);
+      const bool open = s.acknowledged < s.sent || s.state == phase::ended;
+      if (!open)
+        continue;
+      if (now - s.last_sent >= options_.resend_after) {
+        out.count("di_rank_commits_resent_total");
+        commit(s, s.acknowledged, now, out);
+      }
+      arm_resend(out);
+    }
+  return {};
+}
+
+void rank_core::arm_resend(outbox& out) {
+  if (!resend_armed_)
+    out.arm({resend_due, 0}, options_.resend_after);
+  resend_armed_ = true;
+}
+
+void rank_core::report(outbox& out) {
+  proto::rank_load load;
+  load.rank = options_.rank;
+  load.life = options_.life;
+  load.running = running();
+  load.waiting = waiting();
+  for (const auto& [key, s] : sequences_)
+    if (s->state != phase::ended && s->remaining() > 1)
+      load.rows_pending += s->remaining();
+  load.kv_tokens_total = kv_->tokens_total();
+  load.kv_tokens_free = kv_->tokens_free();
+  load.draining = draining_;
+  const bool same = load.running == reported_.running && load.waiting == reported_.waiting
+                    && load.rows_pending == reported_.rows_pending
+                    && load.kv_tokens_free == reported_.kv_tokens_free
+                    && load.draining == reported_.draining;
+  if (same && reported_.report != 0)
+    return;
+  load.report = ++report_;
+  reported_ = load;
+  out.send(options_.scheduler, load);
+}
+
+} // namespace di::engine
