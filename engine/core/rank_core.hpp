@@ -144,10 +144,11 @@ private:
   kv_ledger* kv_;
   std::unordered_map<sequence_key, std::unique_ptr<sequence>> sequences_;
   std::map<request_id, std::unique_ptr<request>> requests_;
-  std::deque<sequence_key> waiting_;  // by age; also those that were preempted
-  std::vector<sequence_key> running_; // by age
-  std::vector<item> items_;           // of the planned step, decode rows first
-  std::uint32_t planned_rows_ = 0;    // of items_
+  std::deque<sequence_key> waiting_;   // by age; also those that were preempted
+  std::vector<sequence_key> running_;  // by age
+  std::vector<item> items_;            // of the planned step, decode rows first
+  std::uint32_t planned_rows_ = 0;     // of items_
+  std::vector<const sequence*> ready_; // scratch of plan()
   bool plan_ready_ = false;
   step_plan launched_;
   bool out_ = false;
@@ -157,7 +158,6 @@ private:
   std::map<request_id, std::uint32_t> settled_; // last settled attempt
   std::deque<request_id> settled_order_;
   std::uint64_t next_key_ = 1, step_ = 0, rows_ = 0, report_ = 0, preemptions_ = 0;
-  std::size_t decode_turn_ = 0; // where the next plan starts taking decode rows
   epoch view_{};
   bool draining_ = false, resend_armed_ = false;
   proto::rank_load reported_;

@@ -104,6 +104,7 @@ void rank_core::add_segment(const item& i, sequence& s, instant now) {
   segment.draws = i.rows == s.remaining();
   s.in_step = i.rows;
   s.draws = segment.draws;
+  s.last_step = step_ + 1;
   launched_.rows += i.rows;
   launched_.prefill_rows += i.prefill ? i.rows : 0;
   launched_.segments.push_back(std::move(segment));

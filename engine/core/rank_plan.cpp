@@ -3,6 +3,7 @@
 #include "engine/core/rank_sequence.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace di::engine {
 
@@ -51,6 +52,7 @@ void rank_core::admit_waiting(instant now) {
     s.computed = kv_->open(s.key, {&s.owner->spec, s.tokens, s.prompt});
     waiting_.pop_front();
     s.state = phase::running;
+    s.last_step = step_;
     running_.insert(std::upper_bound(running_.begin(), running_.end(), s.key), s.key);
     DI_CHECK(s.computed < s.known());
     const std::uint64_t need = round_up(s.known() + 1ULL, kv_->page_tokens());
@@ -76,21 +78,27 @@ void rank_core::plan(instant now) {
   plan_prefill_rows();
 }
 
-/// One row each; if not all fit, the next plan goes on where this one stopped. A sequence whose
-/// token is still being drawn gets its row too, unless that token is certain to be the last.
+/// One row each; if not all fit, those go first that have waited longest. A sequence whose token is
+/// still being drawn gets its row too, unless that token is certain to be the last.
 void rank_core::plan_decode_rows(std::uint32_t cap) {
-  const std::size_t n = running_.size();
-  std::size_t looked = 0;
-  for (; looked < n && planned_rows_ < cap; ++looked) {
-    const sequence& s = *sequences_.at(running_[(decode_turn_ + looked) % n]);
+  ready_.clear();
+  for (const sequence_key key : running_) {
+    const sequence& s = *sequences_.at(key);
     const bool decodes =
         s.draws ? s.drawn_output() + 1 < s.owner->spec.sampling.max_tokens : s.remaining() == 1;
-    if (!decodes || is_paused(s))
-      continue;
-    items_.push_back({s.key, s.generation, 1, 0, false});
-    ++planned_rows_;
+    if (decodes && !is_paused(s))
+      ready_.push_back(&s);
   }
-  decode_turn_ = looked < n ? (decode_turn_ + looked) % n : 0;
+  if (ready_.size() > cap) {
+    const auto waits_longer = [](const sequence* a, const sequence* b) {
+      return std::pair{a->last_step, a->key} < std::pair{b->last_step, b->key};
+    };
+    std::nth_element(ready_.begin(), ready_.begin() + cap, ready_.end(), waits_longer);
+    ready_.resize(cap);
+  }
+  for (const sequence* s : ready_)
+    items_.push_back({s->key, s->generation, 1, 0, false});
+  planned_rows_ += static_cast<std::uint32_t>(ready_.size());
 }
 
 /// The oldest prompts first, each up to the cap.

@@ -33,6 +33,7 @@ struct rank_core::sequence {
   std::uint32_t computed = 0;   ///< [rows] in the KV; the next row has this position
   std::uint32_t in_step = 0;    ///< [rows] of the step that is out
   bool draws = false;           ///< in the step that is out
+  std::uint64_t last_step = 0;  ///< with rows of it, or when it began to run
 
   std::vector<token_id> fresh; ///< drawn, not settled: finish() decides which of them count
   std::vector<proto::position_logprobs> fresh_logprobs; ///< as `fresh`, if asked for

@@ -176,7 +176,7 @@ TEST(serving_sim, every_request_gets_its_tokens_exactly_once) {
   EXPECT_GT(sum.repeated, 10'000U);
   EXPECT_GT(sum.tokens, 20'000U);
   EXPECT_GT(sum.cancelled, 100U);
-  EXPECT_GT(sum.preempted, 100U);
+  EXPECT_GT(sum.preempted, 20U); // SCHEDULER leaves little to preempt
   RecordProperty("lost", std::to_string(sum.lost));
   std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens << " tokens, "
             << sum.cancelled << " choices cancelled, " << sum.preempted << " preempted\n";

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// RANK's step loop under random scripts: requests, withdrawals, new attempts, lost and late
+// acknowledgements, too few pages, one or two steps in flight. Every choice gets the tokens,
+// log probabilities and end of a run alone; nothing is kept that ended; nobody starves.
+#include "tests/property/toy_rank.hpp"
+#include "tests/support/sent_mail.hpp"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <random>
+
+namespace di::test {
+namespace {
+
+using namespace toy_steps;
+
+struct script_totals {
+  std::uint64_t tokens = 0, preempted = 0, withdrawn = 0, attempts = 0, drafted = 0, accepted = 0,
+                steps = 0, choices = 0;
+};
+
+/// Plays shell, device, SCHEDULER and JOURNAL of one core.
+class script {
+public:
+  script(std::uint64_t seed, std::uint32_t depth, script_totals* sum)
+      : random_{seed},
+        sum_{sum},
+        options_{make_options(depth)},
+        kv_{options_.kv_tokens, options_.page_tokens},
+        core_{options_, samplers(), &kv_} {
+    const std::size_t requests = 1 + random_() % 8;
+    for (std::size_t i = 0; i < requests; ++i)
+      specs_.push_back(make_spec(i + 1));
+    patience_ = random_() % 4;
+  }
+
+  void run() {
+    for (std::size_t turn = 0; turn < 4000 && !testing::Test::HasFailure(); ++turn) {
+      mail();
+      if (next_ == specs_.size() && core_.requests() == 0 && !core_.step_out())
+        return finished();
+      step();
+      mail();
+    }
+    ADD_FAILURE() << "no end: " << core_.running() << " running, " << core_.waiting() << " waiting";
+  }
+
+private:
+  struct seen {
+    std::vector<token_id> tokens;
+    std::vector<double> logprobs;
+    proto::choice_end end;
+  };
+
+  engine::rank_options make_options(std::uint32_t depth) {
+    engine::rank_options o;
+    o.vocab = vocab;
+    o.context_tokens = 64;
+    o.step_rows = static_cast<std::uint32_t>(2 + random_() % 15);
+    o.prefill_rows_min = static_cast<std::uint32_t>(1 + random_() % 4);
+    o.prefill_rows_max = static_cast<std::uint32_t>(random_() % 8);
+    o.running_max = static_cast<std::uint32_t>(1 + random_() % 6);
+    o.unacknowledged_max = static_cast<std::uint32_t>(1 + random_() % 8);
+    o.page_tokens = static_cast<std::uint32_t>(1 + random_() % 6);
+    o.kv_tokens = (41 + random_() % (random_() % 4 ? 10 : 80)) / o.page_tokens * o.page_tokens
+                  + o.page_tokens;
+    o.steps_in_flight = depth;
+    return o;
+  }
+
+  proto::request_spec make_spec(std::uint64_t id) {
+    proto::request_spec spec;
+    spec.request = request_id{id};
+    spec.prompt.resize(1 + random_() % 20);
+    for (token_id& t : spec.prompt)
+      t = static_cast<token_id>(random_() % vocab);
+    spec.sampling.n = static_cast<std::uint32_t>(1 + random_() % 3);
+    spec.sampling.max_tokens = static_cast<std::uint32_t>(1 + random_() % 20);
+    spec.sampling.seed = random_();
+    spec.sampling.logprobs = random_() % 2 ? 0 : -1;
+    if (random_() % 2)
+      spec.sampling.stop_token_ids = {static_cast<token_id>(random_() % vocab),
+                                      static_cast<token_id>(random_() % vocab)};
+    return spec;
+  }
+
+  void checked() {
+    core_.check();
+    kv_.check();
+  }
+
+  /// Some of what may come at any moment.
+  void mail() {
+    read_commits();
+    while (random_() % 3 == 0) {
+      switch (random_() % 6) {
+      case 0:
+      case 1:
+        assign();
+        break;
+      case 2:
+        withdraw();
+        break;
+      case 3:
+        begin_attempt();
+        break;
+      default:
+        acknowledge();
+      }
+      checked();
+    }
+    if (random_() % 8 == 0) {
+      now_ = now_ + std::chrono::milliseconds{300};
+      EXPECT_TRUE(core_.on_due({1, 0}, now_, out_));
+      checked();
+    }
+    read_commits();
+  }
+
+  void assign() {
+    if (next_ == specs_.size())
+      return;
+    proto::assign_request m;
+    m.spec = specs_[next_++];
+    m.attempt = attempts_[m.spec.request] = 1;
+    EXPECT_TRUE(core_.on(m, now_, out_));
+    EXPECT_TRUE(sent<proto::assignment_refused>(out_).empty());
+  }
+
+  void withdraw() {
+    if (next_ == 0 || random_() % 4)
+      return;
+    const proto::request_spec& spec = specs_[random_() % next_];
+    if (!gone_.insert(spec.request).second)
+      return;
+    ++sum_->withdrawn;
+    EXPECT_TRUE(
+        core_.on(proto::withdraw_request{spec.request, attempts_[spec.request]}, now_, out_));
+    // Nothing is left of it as soon as no step computes it.
+    if (!core_.step_out()) {
+      EXPECT_EQ(kv_.sequences(), core_.running());
+    }
+  }
+
+  /// As if another rank had had it until here.
+  void begin_attempt() {
+    if (next_ == 0 || random_() % 4)
+      return;
+    const proto::request_spec& spec = specs_[random_() % next_];
+    if (gone_.contains(spec.request) || ended(spec))
+      return;
+    ++sum_->attempts;
+    read_commits();
+    proto::assign_request m;
+    m.spec = spec;
+    m.attempt = ++attempts_[spec.request];
+    for (std::uint32_t c = 0; c < spec.sampling.n; ++c) {
+      const seen& s = seen_[{spec.request, c}];
+      m.progress.push_back({c, s.tokens, s.end.reason != proto::finish_reason::none});
+    }
+    EXPECT_TRUE(core_.on(m, now_, out_));
+  }
+
+  bool ended(const proto::request_spec& spec) {
+    for (std::uint32_t c = 0; c < spec.sampling.n; ++c)
+      if (seen_[{spec.request, c}].end.reason == proto::finish_reason::none)
+        return false;
+    return true;
+  }
+
+  /// JOURNAL: takes what comes next, in order and once.
+  void read_commits() {
+    for (const any_effect& e : out_.take()) {
+      const auto* send = std::get_if<effect::send>(&e);
+      const auto* m = send ? send->body.as<proto::tokens_committed>() : nullptr;
+      if (!m || gone_.contains(m->request) || m->attempt != attempts_[m->request])
+        continue;
+      seen& s = seen_[{m->request, m->choice}];
+      EXPECT_LE(m->first_index, s.tokens.size());
+      if (s.end.reason != proto::finish_reason::none) {
+        EXPECT_LE(m->first_index + m->tokens.size(), s.tokens.size());
+      }
+      EXPECT_TRUE(m->logprobs.empty() || m->logprobs.size() == m->tokens.size());
+      for (std::size_t i = s.tokens.size() - m->first_index; i < m->tokens.size(); ++i) {
+        s.tokens.push_back(m->tokens[i]);
+        if (!m->logprobs.empty())
+          s.logprobs.push_back(m->logprobs[i].logprob);
+      }
+      if (m->end.reason != proto::finish_reason::none)
+        s.end = m->end;
+      to_acknowledge_.insert({m->request, m->choice});
+    }
+  }
+
+  void acknowledge() {
+    read_commits();
+    if (random_() % (1 + patience_) != 0)
+      return;
+    for (const auto& [request, choice] : std::exchange(to_acknowledge_, {})) {
+      const seen& s = seen_[{request, choice}];
+      if (gone_.contains(request))
+        continue;
+      EXPECT_TRUE(core_.on(proto::commit_accepted{request, choice, attempts_[request],
+                                                  static_cast<std::uint32_t>(s.tokens.size()),
+                                                  s.end.reason != proto::finish_reason::none},
+                           now_, out_));
+    }
+  }
+
+  /// One turn of the shell's loop.
+  void step() {
+    if (!core_.step_out()) {
+      core_.launch(now_, out_);
+      checked();
+    }
+    if (options_.steps_in_flight == 1 || !core_.step_out()) {
+      core_.finish(now_, out_);
+      checked();
+    }
+    if (!core_.step_out())
+      return;
+    ++sum_->steps;
+    mail();
+    // Depth 2: the rest of the last step, and the next plan, while this one computes.
+    core_.finish(now_, out_);
+    checked();
+    if (options_.steps_in_flight == 2 && random_() % 4) {
+      core_.plan(now_);
+      checked();
+    }
+    mail();
+    compute();
+    if (options_.steps_in_flight == 1)
+      core_.finish(now_, out_);
+    checked();
+  }
+
+  void compute() {
+    std::vector<std::vector<float>> values;
+    for (const engine::planned_segment& s : core_.launched().segments)
+      values.push_back(kv_.compute(s));
+    std::vector<std::span<const float>> logits{values.begin(), values.end()};
+    core_.draw(logits, now_);
+    checked();
+    EXPECT_EQ(kv_.sequences(), core_.running()); // what ended in the step is gone
+  }
+
+  void finished() {
+    core_.finish(now_, out_);
+    read_commits();
+    EXPECT_EQ(kv_.sequences(), 0U);
+    EXPECT_EQ(kv_.tokens_free(), kv_.tokens_total());
+    sum_->preempted += core_.preemptions();
+    for (const proto::request_spec& spec : specs_)
+      for (std::uint32_t c = 0; c < spec.sampling.n; ++c) {
+        SCOPED_TRACE("request " + std::to_string(spec.request.v) + " choice " + std::to_string(c));
+        const answer wanted = generate(spec, c);
+        const seen& got = seen_[{spec.request, c}];
+        ++sum_->choices;
+        sum_->tokens += got.tokens.size();
+        if (gone_.contains(spec.request) && got.end.reason == proto::finish_reason::none) {
+          ASSERT_LE(got.tokens.size(), wanted.tokens.size());
+          EXPECT_TRUE(std::equal(got.tokens.begin(), got.tokens.end(), wanted.tokens.begin()));
+          continue;
+        }
+        EXPECT_EQ(got.tokens, wanted.tokens);
+        EXPECT_EQ(got.logprobs, wanted.logprobs);
+        EXPECT_EQ(got.end.reason, wanted.end.reason) << got.end.what;
+        EXPECT_EQ(got.end.stop_index, wanted.end.stop_index);
+        EXPECT_EQ(got.end.kept_tokens, wanted.end.kept_tokens);
+      }
+  }
+
+  std::mt19937_64 random_;
+  script_totals* sum_;
+  engine::rank_options options_;
+  kv kv_;
+  engine::rank_core core_;
+  outbox out_;
+  instant now_{1};
+  std::vector<proto::request_spec> specs_;
+  std::size_t next_ = 0;
+  std::uint64_t patience_ = 0;
+  std::map<request_id, std::uint32_t> attempts_;
+  std::set<request_id> gone_;
+  std::map<std::pair<request_id, std::uint32_t>, seen> seen_;
+  std::set<std::pair<request_id, std::uint32_t>> to_acknowledge_;
+};
+
+TEST(rank_steps, give_the_tokens_of_a_run_alone_at_either_depth) {
+  script_totals sum;
+  for (std::uint64_t seed = 0; seed < 4000 && !testing::Test::HasFailure(); ++seed)
+    for (const std::uint32_t depth : {1U, 2U}) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + " depth " + std::to_string(depth));
+      script{seed, depth, &sum}.run();
+    }
+  EXPECT_GT(sum.tokens, 100'000U);
+  EXPECT_GT(sum.preempted, 1'000U);
+  EXPECT_GT(sum.withdrawn, 1'000U);
+  EXPECT_GT(sum.attempts, 1'000U);
+  std::cout << sum.choices << " choices, " << sum.tokens << " tokens, " << sum.steps << " steps, "
+            << sum.preempted << " preempted, " << sum.withdrawn << " withdrawn, " << sum.attempts
+            << " attempts\n";
+}
+
+/// Steps that a sequence may have to wait for a row: all others that decode may come first.
+std::uint32_t turn_steps(const engine::rank_options& o) {
+  const std::uint32_t kept = std::min(o.prefill_rows_min, o.step_rows - 1);
+  return (o.running_max + o.step_rows - kept - 1) / (o.step_rows - kept) + 2;
+}
+
+/// Without withdrawals and with an attentive JOURNAL: how long does who wait?
+void run_waiting(std::uint64_t seed, std::uint64_t* steps) {
+  std::mt19937_64 random{seed};
+  engine::rank_options o;
+  o.vocab = vocab;
+  o.context_tokens = 96;
+  o.step_rows = static_cast<std::uint32_t>(2 + random() % 31);
+  o.prefill_rows_min = static_cast<std::uint32_t>(1 + random() % 16);
+  o.running_max = static_cast<std::uint32_t>(1 + random() % 40);
+  o.page_tokens = static_cast<std::uint32_t>(1 + random() % 16);
+  o.kv_tokens = (96 + random() % 800) / o.page_tokens * o.page_tokens + o.page_tokens;
+  o.steps_in_flight = static_cast<std::uint32_t>(1 + random() % 2);
+  const std::uint32_t bound = turn_steps(o);
+  kv pages{o.kv_tokens, o.page_tokens};
+  engine::rank_core core{o, samplers(), &pages};
+  outbox out;
+  std::map<request_id, std::uint32_t> drawn;
+  std::map<engine::sequence_key, std::uint64_t> row_at; // step of the last row, or of its opening
+  std::map<engine::sequence_key, bool> prefilled;
+  const std::uint64_t requests = 5 + random() % 60;
+  std::uint64_t asked = 0, step = 0;
+  for (; asked < requests || core.requests() > 0; ++step) {
+    ASSERT_LT(step, 40'000U) << "no end";
+    while (asked < requests && random() % 4 == 0) {
+      proto::assign_request m;
+      m.spec.request = request_id{++asked};
+      m.attempt = 1;
+      m.spec.prompt.assign(1 + random() % (random() % 4 ? 10 : 60), 3);
+      m.spec.sampling.max_tokens = static_cast<std::uint32_t>(1 + random() % 30);
+      m.spec.sampling.seed = random();
+      ASSERT_TRUE(core.on(m, {}, out));
+    }
+    if (!core.step_out())
+      core.launch({}, out);
+    core.finish({}, out);
+    const bool computes = core.step_out();
+    if (computes && o.steps_in_flight == 2)
+      core.plan({});
+    // Who has pages and got a row?
+    const auto open = pages.open_keys();
+    for (auto at = row_at.begin(); at != row_at.end();)
+      at = open.contains(at->first) ? std::next(at) : row_at.erase(at); // ended or preempted
+    for (const engine::sequence_key key : open)
+      if (row_at.try_emplace(key, step).second)
+        prefilled[key] = false;
+    engine::sequence_key oldest_prompt = 0;
+    for (const engine::planned_segment& s : core.launched().segments)
+      if (computes && open.contains(s.sequence)) {
+        row_at[s.sequence] = step;
+        prefilled[s.sequence] = s.draws;
+      }
+    for (const engine::sequence_key key : open) {
+      if (!prefilled[key] && oldest_prompt == 0)
+        oldest_prompt = key;
+      if (prefilled[key] || key == oldest_prompt || key == *open.begin()) {
+        ASSERT_LE(step - row_at[key], bound) << "sequence " << key << " starves";
+      }
+    }
+    if (oldest_prompt != 0)
+      for (const engine::sequence_key key : open)
+        if (key > oldest_prompt && !prefilled[key])
+          row_at[key] = step; // behind an older prompt: its turn comes
+    if (computes) {
+      std::vector<std::vector<float>> values;
+      for (const engine::planned_segment& s : core.launched().segments)
+        values.push_back(pages.compute(s));
+      const std::vector<std::span<const float>> logits{values.begin(), values.end()};
+      core.draw(logits, {});
+      if (o.steps_in_flight == 1)
+        core.finish({}, out);
+    }
+    const auto commits = sent<proto::tokens_committed>(out);
+    out.take();
+    for (const auto& [to, m] : commits) {
+      ASSERT_NE(m.end.reason, proto::finish_reason::error) << m.end.what;
+      ASSERT_TRUE(core.on(
+          proto::commit_accepted{m.request, m.choice, m.attempt,
+                                 m.first_index + static_cast<std::uint32_t>(m.tokens.size()),
+                                 m.end.reason != proto::finish_reason::none},
+          {}, out));
+    }
+    core.check();
+  }
+  *steps += step;
+}
+
+TEST(rank_steps, starve_neither_decoding_nor_prompts) {
+  std::uint64_t steps = 0;
+  for (std::uint64_t seed = 0; seed < 1000 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    run_waiting(seed, &steps);
+  }
+  EXPECT_GT(steps, 50'000U);
+}
+
+} // namespace
+} // namespace di::test
