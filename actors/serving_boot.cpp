@@ -103,7 +103,7 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   o.step_rows = settings.step_rows;
   o.prefill_rows_max = settings.prefill_rows;
   o.running_max = settings.running_max;
-  o.steps_in_flight = settings.steps_in_flight;
+  o.steps_in_flight = settings.steps.steps_in_flight;
   o.page_tokens = static_cast<std::uint32_t>(engine::page_tokens);
   const std::uint64_t wanted =
       settings.kv_tokens > 0 ? settings.kv_tokens

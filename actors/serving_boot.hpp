@@ -67,13 +67,12 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
 struct rank_settings {
   rank_id rank;
   incarnation life{};
-  unsigned threads = 1;              ///< of each of its two streams
-  std::uint64_t kv_tokens = 0;       ///< [tokens]; 0: room for eight sequences of full context, at
-                                     ///< most 512 Ki
-  std::uint32_t step_rows = 256;     ///< [rows]
-  std::uint32_t prefill_rows = 0;    ///< [rows] of one prompt in one step; 0: step_rows
-  std::uint32_t running_max = 64;    ///< [sequences]
-  std::uint32_t steps_in_flight = 2; ///< 1 or 2, see engine::rank_options
+  unsigned threads = 1;           ///< of each of its two streams
+  std::uint64_t kv_tokens = 0;    ///< [tokens]; 0: room for eight sequences of full context, at
+                                  ///< most 512 Ki
+  std::uint32_t step_rows = 256;  ///< [rows]
+  std::uint32_t prefill_rows = 0; ///< [rows] of one prompt in one step; 0: step_rows
+  std::uint32_t running_max = 64; ///< [sequences]
   engine::step_settings steps;
   address listeners = topic_address;       ///< gets step_finished
   std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends

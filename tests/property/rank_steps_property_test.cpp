@@ -13,7 +13,11 @@
 namespace di::test {
 namespace {
 
-using namespace toy_steps;
+using toy_steps::answer;
+using toy_steps::generate;
+using toy_steps::kv;
+using toy_steps::samplers;
+using toy_steps::vocab;
 
 struct script_totals {
   std::uint64_t tokens = 0, preempted = 0, withdrawn = 0, attempts = 0, drafted = 0, accepted = 0,

@@ -83,7 +83,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     settings.kv_tokens = std::uint64_t{options.pages} * engine::page_tokens;
     settings.step_rows = options.step_rows;
     settings.prefill_rows = options.prefill_rows;
-    settings.steps_in_flight = options.steps_in_flight;
+    settings.steps.steps_in_flight = options.steps_in_flight;
     DI_CHECK(actors::spawn_rank_serving(actors, m.weights, m.outline, settings).ok());
     view.members.push_back({settings.rank, {}, settings.life, fmt::format("/rank/{}", r)});
   }
