@@ -9,7 +9,7 @@ rewritten after every cell); exit code 1 on any difference, 2 if the build lacks
 
     tests/e2e/matrix.py --dilaunch build-release/launch/dilaunch
     tests/e2e/matrix.py --dilaunch D --requests 60 --cells "ep=16 speculation=off,varlen rebalance=forced"
-    tests/e2e/matrix.py --dilaunch D --cells "ep=1,4 room=tight"
+    tests/e2e/matrix.py --dilaunch D --cells "ep=1,4 room=tight" --growing 0.3
     tests/e2e/matrix.py --dilaunch D --self-test
 """
 import argparse
@@ -211,9 +211,10 @@ def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
 
 
 def run_matrix(options, chosen, report, save):
-    lines = workload.make(options.requests, options.seed, options.model, options.longest)
+    make = lambda fields: workload.make(options.requests, options.seed, options.model, options.longest, fields, options.growing)
+    lines = make(())
     fields = serving_fields(options.dilaunch, options.model)
-    served = workload.make(options.requests, options.seed, options.model, options.longest, fields)
+    served = make(fields)
     assert workload.plain(served) == lines
     noisy = workload.with_noise(served, options.seed) if "prefix" in fields else served
     alone = {"ep": "1", "speculation": "off", "prefix": "off", "rebalance": "off"}
@@ -287,6 +288,7 @@ def main():
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--longest", type=int, default=3000, help="tokens of the longest prompt")
+    parser.add_argument("--growing", type=float, default=0, help="share of requests with long answers; with room=tight they preempt each other")
     parser.add_argument("--model", default=str(ROOT / "launch/models/demo"))
     parser.add_argument("--cells", default="", help='"axis=value,value ...": ' + "; ".join(f"{k}: {' '.join(v)}" for k, v in (AXES | MORE_AXES).items()))
     parser.add_argument("--set", action="append", default=[], help="for every cell, not for the reference")

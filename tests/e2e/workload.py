@@ -101,16 +101,23 @@ def serving(rng):
     return line
 
 
-def make(count, seed, model, longest=3000, serving_fields=()):
+def grow(line, rng):
+    for key in ("stop", "stop_token_ids", "include_stop_str_in_output", "n"):
+        line.pop(key, None)
+    line.update(max_tokens=rng.randrange(140, 300), ignore_eos=True)
+
+
+def make(count, seed, model, longest=3000, serving_fields=(), growing=0):
     """[count] prompt lines. Of `serving_fields` those are set that the build knows; the other fields do not depend on them.
-    @param longest  [tokens] of the longest prompt; less if the context of the model leaves less"""
+    @param longest  [tokens] of the longest prompt; less if the context of the model leaves less
+    @param growing  share of requests that grow by one or two pages after their start, so that a tight pool preempts"""
     with open(Path(model) / "config.json") as f:
         config = json.load(f)
     config = config.get("text_config", config)
     talks = (Path(model) / "tokenizer.json").exists()
     vocabulary = min(config["vocab_size"], 2000) - 8  # the last ones of a vocabulary have jobs
     longest = min(longest, config["max_position_embeddings"] - 64)
-    rng, server_rng = random.Random(seed), random.Random(seed + 1)
+    rng, server_rng, grower_rng = (random.Random(seed + i) for i in (0, 1, 3))
     families = Families(rng, vocabulary, talks and longest >= 1500, longest)
     lines = []
     for i in range(count):
@@ -126,6 +133,8 @@ def make(count, seed, model, longest=3000, serving_fields=()):
         if len(prompt.get("prompt_ids", prompt.get("prompt"))) > 100 and rng.random() < 0.15:
             prompt = {**prompt, "prefill": "compact"}  # changes the answer, the same way everywhere
         lines.append({"id": f"r{i}", **prompt, **sampling(rng, vocabulary, talks), **{k: v for k, v in served.items() if k in serving_fields}})
+        if grower_rng.random() < growing:
+            grow(lines[-1], grower_rng)
     if count >= 50:  # one of exactly the longest length, somewhere in the middle
         lines[count // 2] = {"id": f"r{count // 2}", "prompt_ids": families.some(longest), "max_tokens": 24, "temperature": 0, "seed": seed}
     return lines
