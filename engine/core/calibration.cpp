@@ -58,7 +58,10 @@ void calibration::observe(std::span<const float> logits, std::uint32_t accepted)
   weight_ /= options_.forget;
   if (weight_ > 1e9)
     rescale();
-  if (++since_fit_ >= options_.refit_blocks)
+  // The more is known, the less a block changes.
+  const std::uint64_t due =
+      std::max<std::uint64_t>(options_.refit_blocks, std::min<std::uint64_t>(++blocks_ / 8, 512));
+  if (++since_fit_ >= due)
     fit();
 }
 

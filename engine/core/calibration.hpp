@@ -32,7 +32,7 @@ struct position_quality {
 
 struct calibration_options {
   double forget = 0.9998;          ///< per block, of the histograms
-  std::uint32_t refit_blocks = 32; ///< blocks between fits
+  std::uint32_t refit_blocks = 32; ///< blocks between fits at first; at most 512 later
   double prior_outcomes = 16;      ///< weight of slope 1, offset 0
 };
 
@@ -73,7 +73,7 @@ private:
 
   calibration_options options_;
   std::vector<record> records_;
-  std::uint32_t since_fit_ = 0;
+  std::uint64_t blocks_ = 0, since_fit_ = 0;
   double weight_ = 1; ///< of the next outcome: grows instead of decaying every bin
 };
 
