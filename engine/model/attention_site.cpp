@@ -108,7 +108,8 @@ void attention_site::build_lists(step_context& step, std::int64_t layer) {
   }
 }
 
-/// `window` slots of the ring, positions ascending, missing ones null; then the block.
+/// The ring's rows, positions ascending, then the block; no masked slots between, as in the
+/// reference.
 void attention_site::build_block_lists(step_context& step, std::int64_t layer) {
   const std::int64_t window = step.spec.sliding_window;
   const std::int64_t draft_layer = layer - step.spec.num_hidden_layers;
@@ -125,8 +126,6 @@ void attention_site::build_block_lists(step_context& step, std::int64_t layer) {
       std::int64_t slot = 0;
       for (std::int64_t p = segment.sequence->draft_begin(); p < segment.first_position; ++p)
         list[slot++] = segment.sequence->draft_row(draft_layer, p);
-      while (slot < window)
-        list[slot++] = nullptr;
       for (std::int64_t b = 0; b < segment.rows; ++b)
         list[slot++] = window_at_.data()[segment.first_row + b];
       counts[r] = total_count[r] = static_cast<std::int32_t>(slot);

@@ -2,36 +2,10 @@
 // Draft tokens from the draft layers' output.
 #include "engine/model/draft_head.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
-#include <limits>
 
 namespace di::engine {
-
-namespace {
-
-constexpr std::int64_t scan_block = 64; ///< tokens whose maximum is taken as one
-constexpr float not_offered = -std::numeric_limits<float>::infinity();
-
-float highest_of(const float* from, std::int64_t count) {
-  std::array<float, 8> lanes; // independent maxima, so that the loop is not one chain
-  lanes.fill(not_offered);
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    for (std::size_t l = 0; l < 8; ++l)
-      lanes[l] = std::max(lanes[l], from[i + static_cast<std::int64_t>(l)]);
-  for (; i < count; ++i)
-    lanes[0] = std::max(lanes[0], from[i]);
-  return *std::max_element(lanes.begin(), lanes.end());
-}
-
-} // namespace
-
-bool draft_head::restricted(const step_context& step) const noexcept {
-  return options_.candidates > 0 && step.spec.vocab_size >= 4 * options_.candidates;
-}
 
 result<void> draft_head::begin(step_context& step, const bf16* hidden, std::int64_t block) {
   const model_spec& spec = step.spec;
@@ -39,7 +13,6 @@ result<void> draft_head::begin(step_context& step, const bf16* hidden, std::int6
   block_ = block;
   segments_ = step.rows / block;
   drafts_.assign(static_cast<std::size_t>(step.rows), 0);
-  best_.resize(static_cast<std::size_t>(segments_));
   bf16* in = confident_in_.ensure(step.rows * width);
   for (std::int64_t r = 0; r < step.rows; ++r)
     std::memcpy(in + r * width, hidden + r * spec.hidden_size,
@@ -71,7 +44,7 @@ void draft_head::embed_previous(step_context& step, std::int64_t k,
   }
 }
 
-result<void> draft_head::bias_all(step_context& step, std::int64_t k) {
+result<void> draft_head::add_bias(step_context& step, std::int64_t k) {
   const std::int64_t vocab = step.spec.vocab_size;
   float* bias = bias_.ensure(segments_ * vocab);
   float* row = row_.ensure(segments_ * vocab);
@@ -86,75 +59,12 @@ result<void> draft_head::bias_all(step_context& step, std::int64_t k) {
   return {};
 }
 
-/// Tokens no worse than the candidates-th best block maximum; of equals at the threshold the lower
-/// ids.
-void draft_head::find_best(const step_context& step, std::int64_t row,
-                           std::vector<std::int32_t>& best) {
-  const std::int64_t vocab = step.spec.vocab_size;
-  const float* logits = base_.data() + row * vocab;
-  maxima_.clear();
-  for (std::int64_t t = 0; t < vocab; t += scan_block)
-    maxima_.push_back(highest_of(logits + t, std::min(scan_block, vocab - t)));
-  sorted_ = maxima_;
-  const auto rank = std::min(static_cast<std::ptrdiff_t>(options_.candidates),
-                             static_cast<std::ptrdiff_t>(sorted_.size()))
-                    - 1;
-  std::nth_element(sorted_.begin(), sorted_.begin() + rank, sorted_.end(), std::greater<>{});
-  const float threshold = sorted_[static_cast<std::size_t>(rank)];
-  const auto most = static_cast<std::size_t>(4 * options_.candidates);
-  best.clear();
-  for (std::size_t b = 0; b < maxima_.size(); ++b) {
-    if (maxima_[b] < threshold)
-      continue;
-    const auto first = static_cast<std::int64_t>(b) * scan_block;
-    for (std::int64_t t = first; t < std::min(first + scan_block, vocab); ++t)
-      if (logits[t] >= threshold && best.size() < most)
-        best.push_back(static_cast<std::int32_t>(t));
-  }
-}
-
-/// The bias of the best tokens only: their rows of the matrix are gathered, all others read
-/// -infinity.
-result<void> draft_head::bias_best(step_context& step, std::int64_t k) {
-  const std::int64_t vocab = step.spec.vocab_size;
-  const std::int64_t rank = step.spec.dspark_markov_rank;
-  std::int64_t total = 0;
-  for (std::int64_t s = 0; s < segments_; ++s) {
-    auto& best = best_[static_cast<std::size_t>(s)];
-    find_best(step, s * block_ + k, best);
-    total += static_cast<std::int64_t>(best.size());
-  }
-  bf16* gathered = best_weights_.ensure(total * rank);
-  float* bias = bias_.ensure(total);
-  const auto* head = static_cast<const bf16*>(step.model.drafts()->markov_head.data);
-  jobs_.clear();
-  std::int64_t at = 0;
-  for (std::int64_t s = 0; s < segments_; ++s) {
-    const auto& best = best_[static_cast<std::size_t>(s)];
-    const auto count = static_cast<std::int64_t>(best.size());
-    const kernels::weight w{kernels::weight_kind::bf16, gathered + at * rank, nullptr, count, rank};
-    jobs_.push_back(linear(w, previous_.data() + s * rank, 1, bias + at));
-    for (const std::int32_t token : best)
-      std::memcpy(gathered + at++ * rank, head + token * rank,
-                  static_cast<std::size_t>(rank) * sizeof(bf16));
-  }
-  DI_TRY_VOID(run_linears(step, jobs_));
-  float* row = row_.ensure(segments_ * vocab);
-  std::fill(row, row + segments_ * vocab, not_offered);
-  for (std::int64_t s = 0; s < segments_; ++s) {
-    const float* base = base_.data() + (s * block_ + k) * vocab;
-    for (const std::int32_t token : best_[static_cast<std::size_t>(s)])
-      row[s * vocab + token] = base[token] + *bias++;
-  }
-  return {};
-}
-
 result<void> draft_head::draw(step_context& step, std::span<const token_id> next,
                               const draft_picker& pick) {
   const std::int64_t vocab = step.spec.vocab_size;
   for (std::int64_t k = 0; k < block_; ++k) {
     embed_previous(step, k, next);
-    DI_TRY_VOID(restricted(step) ? bias_best(step, k) : bias_all(step, k));
+    DI_TRY_VOID(add_bias(step, k));
     for (std::int64_t s = 0; s < segments_; ++s) {
       DI_TRY(const token_id drawn,
              pick(static_cast<std::size_t>(s), static_cast<std::size_t>(k),

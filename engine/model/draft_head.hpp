@@ -14,8 +14,6 @@ namespace di::engine {
 /// specification, A.1 and A.2
 class draft_head {
 public:
-  explicit draft_head(const draft_options& options) : options_{options} {}
-
   /// Logits of the parallel pass, one linear over all rows.
   /// @param hidden  [rows of the step, hidden] before the norm; segments of `block` rows each
   result<void> begin(step_context& step, const bf16* hidden, std::int64_t block);
@@ -26,26 +24,18 @@ public:
   std::span<const float> confidences(std::size_t segment) const;
 
 private:
-  bool restricted(const step_context& step) const noexcept;
   void embed_previous(step_context& step, std::int64_t k, std::span<const token_id> next);
-  result<void> bias_all(step_context& step, std::int64_t k);
-  result<void> bias_best(step_context& step, std::int64_t k);
-  void find_best(const step_context& step, std::int64_t row, std::vector<std::int32_t>& best);
+  result<void> add_bias(step_context& step, std::int64_t k);
 
-  draft_options options_;
   std::int64_t block_ = 0, segments_ = 0;
   buffer<bf16> normed_;       ///< [rows, hidden]
   buffer<float> base_;        ///< [rows, vocab] of the parallel pass
   buffer<bf16> confident_in_; ///< [rows, hidden + rank]
   buffer<bf16> previous_;     ///< [segments, rank] Markov embedding of the token before
-  buffer<float> bias_;        ///< [segments, vocab], or [segments] runs of candidates
+  buffer<float> bias_;        ///< [segments, vocab]
   buffer<float> row_;         ///< [segments, vocab] with the bias
-  buffer<bf16> best_weights_; ///< [candidates of all segments, rank]
   buffer<float> confidence_;  ///< [rows]
   std::vector<token_id> drafts_;
-  std::vector<std::vector<std::int32_t>> best_; ///< [segments] candidates, ascending id
-  std::vector<float> maxima_, sorted_;
-  std::vector<kernels::linear_job> jobs_;
 };
 
 } // namespace di::engine

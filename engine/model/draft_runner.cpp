@@ -17,9 +17,8 @@ namespace {
 
 class cpu_draft_runner final : public draft_runner {
 public:
-  cpu_draft_runner(const loaded_model& model, const kernels::op_table& ops, kernels::stream& stream,
-                   const draft_options& options)
-      : step_{model, ops, stream}, spec_{model.spec()}, head_{options} {}
+  cpu_draft_runner(const loaded_model& model, const kernels::op_table& ops, kernels::stream& stream)
+      : step_{model, ops, stream}, spec_{model.spec()} {}
 
   std::int64_t block() const noexcept override { return spec_.dspark_block_size; }
   void attach_probe(step_probe* probe) override { step_.probe = probe; }
@@ -279,11 +278,10 @@ result<void> cpu_draft_runner::draw(const draft_picker& pick) {
 
 std::unique_ptr<draft_runner> make_draft_runner(const loaded_model& model,
                                                 const kernels::op_table& ops,
-                                                kernels::stream& stream,
-                                                const draft_options& options) {
+                                                kernels::stream& stream) {
   if (model.drafts() == nullptr)
     return nullptr;
-  return std::make_unique<cpu_draft_runner>(model, ops, stream, options);
+  return std::make_unique<cpu_draft_runner>(model, ops, stream);
 }
 
 } // namespace di::engine

@@ -28,16 +28,9 @@ struct draft_segment {
   token_id next = 0; ///< drawn by the target for position sequence->length(); not computed yet
 };
 
-/// Picks draft k (from 0) of a segment. @param logits [vocab], -infinity where a token is not
-/// offered
+/// Picks draft k (from 0) of a segment. @param logits [vocab]
 using draft_picker = std::function<result<token_id>(std::size_t segment, std::size_t k,
                                                     std::span<const float> logits)>;
-
-struct draft_options {
-  /// Tokens per row for which the sequential bias is computed: the best by the parallel pass. All
-  /// others read -infinity. 0: the whole vocabulary. Moves acceptance only, never output.
-  std::int64_t candidates = 0;
-};
 
 /// Drafts for sequences of one rank. Owned by RANK, used on its thread only; one pass at a time.
 ///
@@ -86,9 +79,7 @@ public:
 
 /// @param model, ops, stream  outlive the runner; the stream may be the step runner's
 /// @return  null if the model has no draft layers
-std::unique_ptr<draft_runner> make_draft_runner(const loaded_model& model,
-                                                const kernels::op_table& ops,
-                                                kernels::stream& stream,
-                                                const draft_options& options = {});
+std::unique_ptr<draft_runner>
+make_draft_runner(const loaded_model& model, const kernels::op_table& ops, kernels::stream& stream);
 
 } // namespace di::engine

@@ -3,7 +3,7 @@
 // stdout, one object per line.
 //
 //   spec_bench [--model demo|PRESET] [--runs N] [--sequences 1,8,32] [--tokens N] [--length N]
-//              [--temperature T] [--candidates N]
+//              [--temperature T]
 //
 // One run decodes all sequences side by side without drafts, then the same with `length` drafts
 // each; the ratio is that of the medians over runs. Seconds are processor time of this process with
@@ -31,7 +31,6 @@ struct settings {
   std::vector<std::size_t> sequences{1, 8, 32};
   std::uint32_t tokens = 24, length = 5;
   double temperature = 0;
-  engine::draft_options drafts;
 };
 
 std::vector<std::vector<token_id>> demo_prompts(std::uint32_t tokens) {
@@ -128,8 +127,6 @@ int run(int argc, char** argv) {
       set.length = static_cast<std::uint32_t>(std::stoul(value));
     else if (arg == "--temperature")
       set.temperature = std::stod(value);
-    else if (arg == "--candidates")
-      set.drafts.candidates = std::stoll(value);
     else if (arg == "--sequences") {
       set.sequences.clear();
       std::istringstream list{value};
@@ -144,7 +141,7 @@ int run(int argc, char** argv) {
   speculative_loop loop{
       *model,
       engine::make_text_samplers(nullptr, static_cast<std::size_t>(model->spec().vocab_size), {}),
-      1, 512, set.drafts};
+      1, 512};
   const auto prompts =
       is_demo ? demo_prompts(set.tokens) : random_prompts(model->spec().vocab_size);
   for (const std::size_t sequences : set.sequences)

@@ -325,27 +325,6 @@ TEST_F(draft_rows, keep_their_place_when_fed_in_pieces_of_any_size) {
   }
 }
 
-TEST_F(draft_rows, restricted_to_candidates_draw_the_same_wherever_the_winner_is_one) {
-  const std::array<std::size_t, 5> all{0, 1, 2, 3, 4};
-  const auto full = pass(all);
-  drafts = make_draft_runner(*tiny().model, engine.ops, *engine.stream, {128});
-  const auto part = pass(all);
-  std::size_t offered = 0, same = 0;
-  for (std::size_t s = 0; s < full.size(); ++s) {
-    for (std::size_t t = 0; t < 1024; ++t)
-      if (std::isfinite(part[s].logits[t])) { // draft 0: the same token stands before it
-        ++offered;
-        EXPECT_EQ(part[s].logits[t], full[s].logits[t]);
-      }
-    if (std::isfinite(part[s].logits[static_cast<std::size_t>(full[s].drafts[0])])) {
-      ++same;
-      EXPECT_EQ(part[s].drafts[0], full[s].drafts[0]);
-    }
-  }
-  EXPECT_LT(offered, 5u * 1024u);
-  EXPECT_GE(same, 1u);
-}
-
 TEST_F(draft_rows, refuse_sequences_that_are_not_fed_and_rows_that_do_not_fit) {
   const auto fresh = engine.sequence();
   engine.run(*fresh, std::array<token_id, 3>{1, 2, 3});

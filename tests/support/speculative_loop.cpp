@@ -67,9 +67,9 @@ struct speculative_loop::running {
 
 speculative_loop::speculative_loop(const engine::loaded_model& model,
                                    engine::sampler_factory samplers, unsigned threads,
-                                   std::uint32_t pages, const engine::draft_options& drafts)
+                                   std::uint32_t pages)
     : engine_{model, threads, kernels::best_cpu_ops(), pages},
-      drafts_{engine::make_draft_runner(model, engine_.ops, *engine_.stream, drafts)},
+      drafts_{engine::make_draft_runner(model, engine_.ops, *engine_.stream)},
       samplers_{std::move(samplers)} {
 }
 

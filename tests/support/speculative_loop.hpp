@@ -56,8 +56,7 @@ struct loop_counts {
 class speculative_loop {
 public:
   speculative_loop(const engine::loaded_model& model, engine::sampler_factory samplers,
-                   unsigned threads = 1, std::uint32_t pages = 256,
-                   const engine::draft_options& drafts = {});
+                   unsigned threads = 1, std::uint32_t pages = 256);
 
   std::vector<loop_answer> run(std::span<const loop_choice> choices, const loop_options& options);
   /// Of the last run.
