@@ -32,7 +32,10 @@ AXES = {
     "prefix": ("off", "exact"),
     "rebalance": ("off", "forced"),
 }
-MORE_AXES = {"room": ("full", "tight")}  # tight: the pages of one full context for all sequences of a rank
+MORE_AXES = {
+    "room": ("full", "tight"),  # tight: the pages of one full context for all sequences of a rank
+    "nodes": ("1", "2"),  # 2: two node processes, TCP with CURVE between them
+}
 KEYS = {"speculation": "roles.decode.speculation", "prefix": "kv.prefix", "rebalance": "roles.decode.rebalance"}
 FORCED = "forced:8"  # a random placement every so many steps
 # Of an answer; says how it was served.
@@ -74,13 +77,16 @@ def topology_of(cell, model, more=()):
     with open(Path(model) / "config.json") as f:
         config = json.load(f)
     experts = config.get("text_config", config)["n_routed_experts"]
-    sets = [f"model.path={Path(model).resolve()}", f"cluster.nodes[0].ranks={ranks}", f"roles.decode.ep={ranks}",
+    name, nodes = "ep64" if ranks == 64 else "local1", [ranks]
+    if cell.get("nodes") == "2":
+        name, nodes = "two_nodes", [(ranks + 1) // 2, ranks // 2]
+    sets = [f"model.path={Path(model).resolve()}", *(f"cluster.nodes[{i}].ranks={n}" for i, n in enumerate(nodes)), f"roles.decode.ep={ranks}",
             f"roles.decode.redundant_experts={redundant_experts(experts, ranks)}", "cluster.start_timeout=200s", "log.counters=true"]
     for axis, key in KEYS.items():
         value = FORCED if cell[axis] == "forced" else cell[axis]
         if axis != "rebalance" or value != "off":
             sets.append(f"{key}={value}")
-    return f"{ROOT}/launch/topologies/{'ep64' if ranks == 64 else 'local1'}.yaml", sets + list(more)
+    return f"{ROOT}/launch/topologies/{name}.yaml", sets + list(more)
 
 
 def with_room(dilaunch, cell, topology, sets):
