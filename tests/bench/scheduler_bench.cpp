@@ -14,8 +14,7 @@
 #include <random>
 #include <vector>
 
-using namespace di::engine;
-
+namespace di::engine {
 namespace {
 
 constexpr std::uint32_t drafts = 5;
@@ -99,10 +98,16 @@ std::string measure(std::uint32_t sequences) {
 
 } // namespace
 
-int main() {
+int run() {
   std::string out;
   for (const std::uint32_t n : {1U, 8U, 32U, 64U, 96U, 256U, 1024U})
     out += fmt::format("{}\n  {}", out.empty() ? "" : ",", measure(n));
   fmt::print("{{\"planning\": [{}]}}\n", out);
   return 0;
+}
+
+} // namespace di::engine
+
+int main() {
+  return di::engine::run();
 }

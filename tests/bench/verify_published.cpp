@@ -9,8 +9,7 @@
 #include <cmath>
 #include <cstdio>
 
-using namespace di::test;
-
+namespace di::test {
 namespace {
 
 std::string splits_json(double bonus) {
@@ -54,7 +53,7 @@ std::string loads_json(const step_time& time, const draft_mixture& drafts) {
 
 } // namespace
 
-int main() {
+int run() {
   const draft_mixture m = fit_mixture();
   const std::size_t four[] = {0, 1, 3, 5}; // 48 and 72 are left out
   const std::size_t six[] = {0, 1, 2, 3, 4, 5};
@@ -81,4 +80,10 @@ int main() {
   }
   fmt::print("  \"planner_on_every_fit\": [{}]\n}}\n", fits);
   return 0;
+}
+
+} // namespace di::test
+
+int main() {
+  return di::test::run();
 }

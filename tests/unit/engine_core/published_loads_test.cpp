@@ -58,6 +58,13 @@ TEST(published_loads, are_planned_no_worse_than_with_any_fixed_length_at_any_loa
     }
 }
 
+TEST(published_loads, are_planned_no_worse_than_fixed_with_any_fit) {
+  const draft_mixture drafts = fit_mixture();
+  for (const split& s : all_splits())
+    for (const std::uint32_t n : {1U, 8U, 24U, 48U, 96U, 256U})
+      EXPECT_GE(replay(s.fit, drafts, n, 100, 9).over_best, -1e-6) << shown(s) << ": " << n;
+}
+
 TEST(published_loads, gain_at_least_what_was_published) {
   const draft_mixture drafts = fit_mixture();
   const auto gains = [&](const step_time& time, std::size_t first) {
