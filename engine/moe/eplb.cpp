@@ -134,7 +134,28 @@ std::uint32_t keep_in_place(std::span<std::uint32_t> wanted, std::span<const std
 /// Few slots are hard to get even and cheap to try; many come out even.
 std::uint32_t shakes(const load_view& load, std::size_t slots) {
   const std::size_t times = 98'304 / (slots * load.layers * load.bins);
-  return times < 8 ? 0 : static_cast<std::uint32_t>(std::min<std::size_t>(times, 64));
+  return times < 8 ? 0 : static_cast<std::uint32_t>(std::min<std::size_t>(times, 32));
+}
+
+/// Another start for a layer: the published algorithm's slots, where a rank lets go of second
+/// copies of an expert. Empty where it cannot be used.
+std::vector<std::uint32_t> published_start(const load_view& load, const eplb_shape& shape,
+                                           std::uint32_t layer, std::uint32_t nodes) {
+  std::vector<float> rows(load.experts);
+  for (std::uint32_t bin = 0; bin < load.bins; ++bin)
+    for (std::uint32_t e = 0; e < load.experts; ++e)
+      rows[e] += load.rows[(std::size_t{bin} * load.layers + layer) * load.experts + e];
+  auto slots = plan_experts_published(rows, 1, shape.ranks * shape.slots,
+                                      nodes == 1 ? 1 : shape.groups, nodes, shape.ranks);
+  if (!slots)
+    return {};
+  for (std::size_t s = 0; s < slots->size(); ++s) {
+    const auto rank = slots->begin() + static_cast<std::ptrdiff_t>(s / shape.slots * shape.slots);
+    const auto here = slots->begin() + static_cast<std::ptrdiff_t>(s);
+    if (std::find(rank, here, *here) != here)
+      *here = layer_balancer::none;
+  }
+  return std::move(*slots);
 }
 
 /// All layers from nothing.
@@ -143,17 +164,30 @@ void plan_from_nothing(const load_view& load, const eplb_shape& shape, eplb_plan
   const group_packer groups{shape, of_layer};
   layer_balancer one{of_layer};
   const std::size_t size = std::size_t{shape.ranks} * shape.slots;
+  const std::uint32_t times = shakes(load, size);
   for (std::uint32_t layer = 0; layer < load.layers; ++layer) {
+    const auto out = plan.expert_of_slot.begin() + static_cast<std::ptrdiff_t>(layer * size);
+    double peak = 0;
+    const auto finish = [&](bool first) {
+      one.improve(rounds_from_nothing, ~0U, 0, true, nullptr);
+      one.shake(times, rounds_of_shake);
+      if (first || one.peak_sum() < peak) {
+        peak = one.peak_sum();
+        std::copy(one.slots().begin(), one.slots().end(), out);
+      }
+    };
     one.set_rows(load.rows.data() + std::size_t{layer} * load.experts,
                  std::size_t{load.layers} * load.experts);
     one.tie(ties(groups, load, layer));
     one.replicate();
     one.pack();
-    one.improve(rounds_from_nothing, ~0U, 0, true, nullptr);
-    one.shake(shakes(load, size), rounds_of_shake);
-    plan.peak_after += one.peak_sum();
-    std::copy(one.slots().begin(), one.slots().end(),
-              plan.expert_of_slot.begin() + static_cast<std::ptrdiff_t>(layer * size));
+    finish(true);
+    if (times > 0)
+      if (const auto start =
+              published_start(load, shape, layer, groups.possible() ? of_layer.nodes : 1);
+          !start.empty() && one.adopt(start))
+        finish(false);
+    plan.peak_after += peak;
   }
 }
 
