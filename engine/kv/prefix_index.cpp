@@ -135,6 +135,13 @@ prefix_match prefix_index::match(std::span<const token_id> tokens, const prefix_
   return out;
 }
 
+std::int64_t prefix_index::known(std::span<const token_id> tokens, const prefix_key& key,
+                                 std::int64_t limit) const {
+  const auto longest = static_cast<std::size_t>(std::max<std::int64_t>(limit, 0));
+  return static_cast<std::int64_t>(walk(tokens.first(std::min(tokens.size(), longest)), key).size())
+         * options_.page_tokens;
+}
+
 void prefix_index::publish(prefix_cursor& cursor, std::span<const token_id> tokens,
                            std::span<const page_id> pages, const prefix_key& key) {
   const auto size = static_cast<std::size_t>(options_.page_tokens);
@@ -282,15 +289,23 @@ result<void> prefix_index::make_room(std::uint32_t pages) {
   return {};
 }
 
+/// The page that ends the text, of the key's own lineage: none if it is not known. Windows at or
+/// below a bounded hit have no place: the pages there are those of a cold run.
+std::uint32_t prefix_index::node_ending_at(std::span<const token_id> tokens,
+                                           const prefix_key& key) const {
+  const auto path = walk(tokens, key);
+  const bool whole = static_cast<std::int64_t>(path.size()) * options_.page_tokens
+                     == static_cast<std::int64_t>(tokens.size());
+  return !path.empty() && whole && nodes_[path.back()].bounded_hit == key.bounded_hit ? path.back()
+                                                                                      : none;
+}
+
 bool prefix_index::wants_snapshot(std::span<const token_id> tokens, const prefix_key& key,
                                   snapshot_kind kind) {
-  if (options_.snapshot_bytes == 0 || tokens.empty()
-      || static_cast<std::int64_t>(tokens.size()) % options_.page_tokens != 0)
+  if (!keeps_snapshots())
     return false;
-  const auto path = walk(tokens, key);
-  return static_cast<std::int64_t>(path.size()) * options_.page_tokens
-             == static_cast<std::int64_t>(tokens.size())
-         && nodes_[path.back()].snapshots[static_cast<std::size_t>(kind)] == nullptr;
+  const std::uint32_t n = node_ending_at(tokens, key);
+  return n != none && nodes_[n].snapshots[static_cast<std::size_t>(kind)] == nullptr;
 }
 
 void prefix_index::keep_snapshot(std::span<const token_id> tokens, const prefix_key& key,
@@ -304,7 +319,7 @@ void prefix_index::keep_snapshot(std::span<const token_id> tokens, const prefix_
     const auto [slot, old_kind] = by_age_.begin()->second;
     drop_snapshot(slot, old_kind);
   }
-  const std::uint32_t slot = walk(tokens, key).back();
+  const std::uint32_t slot = node_ending_at(tokens, key);
   const auto k = static_cast<std::size_t>(kind);
   node& n = nodes_[slot];
   snapshot_bytes_ += snapshot->bytes();
@@ -312,6 +327,12 @@ void prefix_index::keep_snapshot(std::span<const token_id> tokens, const prefix_
   n.snapshot_age[k] = ++clock_;
   by_age_[n.snapshot_age[k]] = {slot, k};
   ++counts_.snapshots_kept;
+}
+
+void prefix_index::forget_snapshot(std::span<const token_id> tokens, const prefix_key& key,
+                                   snapshot_kind kind) {
+  if (const std::uint32_t n = node_ending_at(tokens, key); n != none)
+    drop_snapshot(n, static_cast<std::size_t>(kind));
 }
 
 result<void> prefix_index::check(std::span<const page_id> held) const {

@@ -81,6 +81,10 @@ public:
   prefix_match match(std::span<const token_id> tokens, const prefix_key& key, std::int64_t limit,
                      snapshot_kind kind, std::int64_t snapshot_limit);
 
+  /// Length of the hit that match() would find; leaves ages and counts as they are. [tokens]
+  std::int64_t known(std::span<const token_id> tokens, const prefix_key& key,
+                     std::int64_t limit) const;
+
   /// Makes full pages of a sequence known. Idempotent: what is known already stays as it is, the
   /// sequence keeps its own page then.
   /// @param tokens  COMMITTED tokens only, from position 0; a last partial page is not taken
@@ -95,6 +99,10 @@ public:
                      std::shared_ptr<const window_snapshot> snapshot);
   /// True if keep_snapshot() would take one there: ask before copying windows.
   bool wants_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind);
+
+  bool keeps_snapshots() const noexcept { return options_.snapshot_bytes > 0; }
+  /// Drops the snapshot at the page that ends at tokens.size(), if there is one.
+  void forget_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind);
 
   /// Evicts up to `pages` pages. @return how many were freed
   std::uint32_t evict(std::uint32_t pages);
@@ -151,6 +159,7 @@ private:
   step look_up(const address& above, std::uint32_t parent, std::span<const token_id> tokens,
                std::int64_t bounded_hit, std::string_view salt) const;
   std::vector<std::uint32_t> walk(std::span<const token_id> tokens, const prefix_key& key) const;
+  std::uint32_t node_ending_at(std::span<const token_id> tokens, const prefix_key& key) const;
   std::uint32_t insert(const address& at, std::uint32_t parent, page_id page,
                        std::span<const token_id> tokens, std::int64_t bounded_hit,
                        std::string_view salt);

@@ -30,8 +30,6 @@ result<void> attention_site::project(step_context& step, std::int64_t layer, con
 
   DI_TRY_VOID(normalise(step, q_latent_raw_.data(), w.q_norm, step.rows, spec.q_lora_rank,
                         q_latent_norm_.ensure(step.rows * spec.q_lora_rank)));
-  DI_TRY_VOID(normalise(step, kv_raw_.data(), w.kv_norm, step.rows, spec.head_dim,
-                        kv_.ensure(step.rows * spec.head_dim)));
   DI_TRY_VOID(quantise(step, q_latent_norm_.data(), spec.q_lora_rank, step.rows, spec.q_lora_rank,
                        q_latent_));
   jobs_.clear();
@@ -40,19 +38,22 @@ result<void> attention_site::project(step_context& step, std::int64_t layer, con
     selector_.add_query_job(step, layer, q_latent_, jobs_);
   DI_TRY_VOID(run_linears(step, jobs_));
 
-  const kernels::rope_table rope = step.model.rope(layer);
-  DI_TRY_VOID(check_op(step.ops.rope(step.stream, q_.data(), step.rows, spec.num_attention_heads,
-                                     spec.head_dim, step.positions.data(), rope, false),
-                       "rope"));
-  DI_TRY_VOID(check_op(step.ops.rope(step.stream, kv_.data(), step.rows, 1, spec.head_dim,
-                                     step.positions.data(), rope, false),
-                       "rope"));
+  DI_TRY_VOID(
+      check_op(step.ops.rope(step.stream, q_.data(), step.rows, spec.num_attention_heads,
+                             spec.head_dim, step.positions.data(), step.model.rope(layer), false),
+               "rope"));
   step.visit(layer, "attn_q", q_.data(), spec.q_width());
   return {};
 }
 
+/// Window rows from their projections, in the format that they are read in.
 result<void> attention_site::pack_window(step_context& step, std::int64_t layer) {
   const std::int64_t dim = step.spec.head_dim;
+  const bf16* norm = step.model.layers()[static_cast<std::size_t>(layer)].attention.kv_norm;
+  DI_TRY_VOID(normalise(step, kv_raw_.data(), norm, step.rows, dim, kv_.ensure(step.rows * dim)));
+  DI_TRY_VOID(check_op(step.ops.rope(step.stream, kv_.data(), step.rows, 1, dim,
+                                     step.positions.data(), step.model.rope(layer), false),
+                       "rope"));
   const std::int64_t row_bytes = kernels::row_bytes(kernels::row_format::fp8_32, dim);
   std::byte* rows = window_.ensure(step.rows * row_bytes);
   std::byte** at = window_at_.ensure(step.rows);
@@ -70,8 +71,8 @@ result<void> attention_site::pack_window(step_context& step, std::int64_t layer)
   return {};
 }
 
-/// Per row: `window` slots, positions ascending, those beyond the query null; then the selected
-/// entries ascending. Depends on the row's position and selection only.
+/// Per row: `window` slots, positions ascending from the floor on, those beyond the query null;
+/// then the selected entries ascending. Depends on the row's position, floor and selection only.
 void attention_site::build_lists(step_context& step, std::int64_t layer) {
   const model_spec& spec = step.spec;
   const std::int64_t window = spec.sliding_window;
@@ -88,12 +89,13 @@ void attention_site::build_lists(step_context& step, std::int64_t layer) {
       compressed ? step.segments.front().sequence->layout().source_index(*spec.kv_source_of(layer))
                  : 0;
   for (const segment_rows& segment : step.segments) {
+    const std::int64_t floor = segment.sequence->window_floor(layer);
     for (std::int64_t r = 0; r < segment.rows; ++r) {
       const std::int64_t row = segment.first_row + r;
       const std::int64_t position = segment.first_position + r;
       const std::byte** list = lists + row * list_stride_;
       std::int64_t slot = 0;
-      for (std::int64_t p = std::max<std::int64_t>(0, position - window + 1); p <= position; ++p)
+      for (std::int64_t p = std::max(floor, position - window + 1); p <= position; ++p)
         list[slot++] = p < segment.first_position
                            ? segment.sequence->window_row(layer, p)
                            : window_at_.data()[segment.first_row + p - segment.first_position];
@@ -181,6 +183,22 @@ void attention_site::keep_window(step_context& step, std::int64_t layer) {
       std::memcpy(segment.sequence->window_row(layer, segment.first_position + r),
                   window_at_.data()[segment.first_row + r], layout.window_row_bytes);
   }
+}
+
+result<void> attention_site::publish(step_context& step, std::int64_t layer, const bf16* normed) {
+  const model_spec& spec = step.spec;
+  const attention_weights& w = step.model.layers()[static_cast<std::size_t>(layer)].attention;
+  DI_TRY_VOID(quantise(step, normed, spec.hidden_size, step.rows, spec.hidden_size, input_));
+  jobs_.clear();
+  jobs_.push_back(linear(w.wkv, input_, kv_raw_.ensure(step.rows * spec.head_dim)));
+  if (spec.is_kv_source(layer))
+    compressor_.add_jobs(step, layer, normed, jobs_);
+  DI_TRY_VOID(run_linears(step, jobs_));
+  DI_TRY_VOID(pack_window(step, layer));
+  if (spec.is_kv_source(layer))
+    DI_TRY_VOID(compressor_.publish(step, layer));
+  keep_window(step, layer);
+  return {};
 }
 
 result<void> attention_site::run(step_context& step, std::int64_t layer, bf16* normed, bf16* out) {

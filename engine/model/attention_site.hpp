@@ -23,6 +23,10 @@ public:
   /// The same for the blocks of a draft pass: each row sees its sequence's draft ring and all rows
   /// of its segment, before and behind it. Nothing is kept. @source spec of the model, 2.10
   result<void> run_blocks(step_context& step, std::int64_t layer, bf16* normed, bf16* out);
+  /// For rows that go no further: only their window rows and entries, into rings and pages.
+  result<void> publish(step_context& step, std::int64_t layer, const bf16* normed);
+  /// After rows left the step: selections of earlier layers stay with their rows.
+  void compact(const row_cut& cut, const model_spec& spec) { selector_.compact(cut, spec); }
 
 private:
   result<void> project(step_context& step, std::int64_t layer, const bf16* normed);

@@ -5,6 +5,7 @@
 #include "engine/model/attention_site.hpp"
 #include "engine/model/engram_site.hpp"
 #include "engine/model/moe_site.hpp"
+#include "engine/model/row_cut.hpp"
 #include "engine/model/step_context.hpp"
 
 #include <algorithm>
@@ -32,19 +33,23 @@ public:
 
 private:
   result<void> admit(std::span<const step_segment> segments) const;
+  result<void> admit_floors(std::size_t i, const step_segment& s) const;
   void lay_out(std::span<const step_segment> segments);
   void embed();
   void tap(std::int64_t layer);
+  result<void> cut();
   result<void> mix(std::int64_t layer, const mix_weights& w, const char* const (&names)[3]);
   result<void> update();
   result<step_state> run_to_experts();
   result<step_state> finish();
+  result<void> make_logits();
 
   step_context step_;
   const model_spec& spec_;
   attention_site attention_;
   engram_site engram_;
   moe_site moe_;
+  row_cut cut_;
   std::int64_t layer_ = 0;
   bool open_ = false; ///< a demand is out
 
@@ -56,6 +61,8 @@ private:
   buffer<bf16> taps_;           ///< [rows, targets, hidden]
   std::span<const bf16> taps_view_;
   bool want_taps_ = false;
+  std::int64_t last_tap_ = -1;             ///< layer; taps follow the rows up to there
+  std::vector<segment_rows> tap_segments_; ///< rows that the taps are of
 
   struct logit_rows {
     std::int64_t first = 0, rows = 0; ///< within logits_
@@ -67,6 +74,23 @@ private:
 
 constexpr const char* attention_mix_names[3] = {"hc0_pre", "hc0_post", "hc0_comb"};
 constexpr const char* ffn_mix_names[3] = {"hc1_pre", "hc1_post", "hc1_comb"};
+
+/// Rows that have no windows, or no logits although they are wanted.
+result<void> cpu_forward::admit_floors(std::size_t i, const step_segment& s) const {
+  if (s.first_position < s.sequence->floors().encoder)
+    return fail(ec::bad_argument, "segment {} starts at position {}, below its floor {}", i,
+                s.first_position, s.sequence->floors().encoder);
+  const auto end = static_cast<std::int64_t>(s.first_position + s.tokens.size());
+  const std::int64_t first = s.logits == logits_wanted::all    ? s.first_position
+                             : s.logits == logits_wanted::last ? end - 1
+                                                               : end;
+  const std::int64_t floor = s.sequence->row_floor(spec_.num_hidden_layers - 1);
+  if (first < end && first < floor)
+    return fail(ec::bad_argument,
+                "segment {} wants logits at position {}, rows below {} do not reach the head", i,
+                first, floor);
+  return {};
+}
 
 result<void> cpu_forward::admit(std::span<const step_segment> segments) const {
   if (segments.empty())
@@ -85,6 +109,7 @@ result<void> cpu_forward::admit(std::span<const step_segment> segments) const {
     if (end > spec_.max_position_embeddings)
       return fail(ec::context_exceeded, "{} positions do not fit the context of {}", end,
                   spec_.max_position_embeddings);
+    DI_TRY_VOID(admit_floors(i, s));
     for (const token_id token : s.tokens)
       if (token < 0 || token >= spec_.vocab_size)
         return fail(ec::bad_argument, "token id {} is outside the vocabulary of {}", token,
@@ -105,7 +130,7 @@ void cpu_forward::lay_out(std::span<const step_segment> segments) {
     segment.sequence = s.sequence;
     segment.first_row = step_.rows;
     segment.rows = static_cast<std::int64_t>(s.tokens.size());
-    segment.first_position = s.first_position;
+    segment.first_position = segment.start_position = s.first_position;
     segment.tokens = s.tokens;
     segment.logits = s.logits;
     step_.rows += segment.rows;
@@ -152,6 +177,8 @@ void cpu_forward::tap(std::int64_t layer) {
   const auto index = spec_.tap_index(layer);
   if (!want_taps_ || !index)
     return;
+  if (layer == last_tap_)
+    tap_segments_ = step_.segments;
   const std::int64_t hidden = spec_.hidden_size;
   const std::int64_t streams = spec_.hc_mult;
   const auto targets = static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size());
@@ -200,11 +227,37 @@ result<void> cpu_forward::update() {
   return {};
 }
 
+/// Rows that no layer from here on needs leave the step once they have written what others read.
+result<void> cpu_forward::cut() {
+  if (!cut_.find(step_, layer_))
+    return {};
+  const attention_weights& w = step_.model.layers()[static_cast<std::size_t>(layer_)].attention;
+  const std::int64_t hidden = spec_.hidden_size;
+  DI_TRY_VOID(check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
+                                             spec_.hc_mult, hidden, u_.data()),
+                       "hc_collapse"));
+  DI_TRY_VOID(normalise(step_, u_.data(), w.norm, step_.rows, hidden, normed_.data()));
+  if (const bf16* leaving = cut_.publish(step_, normed_.data()); leaving != nullptr)
+    DI_TRY_VOID(attention_.publish(step_, layer_, leaving));
+  cut_.keep(step_);
+  const auto streams = static_cast<std::size_t>(spec_.hc_mult);
+  const auto width = static_cast<std::size_t>(hidden) * sizeof(bf16);
+  cut_.compact(x_.data(), streams * width);
+  cut_.compact(collapse_.data(), streams * sizeof(float));
+  attention_.compact(cut_, spec_);
+  if (!taps_view_.empty() && layer_ < last_tap_)
+    cut_.compact(taps_.data(), spec_.dspark_target_layer_ids.size() * width);
+  return {};
+}
+
 result<step_state> cpu_forward::run_to_experts() {
   const layer_weights& w = step_.model.layers()[static_cast<std::size_t>(layer_)];
   DI_TRY_VOID(engram_.run(step_, layer_, x_.data()));
   step_.visit(layer_, "X_in", x_.data(), spec_.stream_width());
   tap(layer_);
+  DI_TRY_VOID(cut());
+  if (step_.rows == 0)
+    return finish();
 
   DI_TRY_VOID(mix(layer_, w.attention_mix, attention_mix_names));
   DI_TRY_VOID(
@@ -228,6 +281,11 @@ result<step_state> cpu_forward::start(std::span<const step_segment> segments) {
   lay_out(segments);
   embed();
   taps_view_ = {};
+  tap_segments_.clear();
+  last_tap_ = spec_.dspark_target_layer_ids.empty()
+                  ? -1
+                  : *std::max_element(spec_.dspark_target_layer_ids.begin(),
+                                      spec_.dspark_target_layer_ids.end());
   attention_.begin(step_);
   layer_ = 0;
   return run_to_experts();
@@ -247,6 +305,14 @@ result<step_state> cpu_forward::resume() {
 }
 
 result<step_state> cpu_forward::finish() {
+  if (step_.rows > 0)
+    DI_TRY_VOID(make_logits());
+  for (const segment_rows& segment : step_.segments)
+    segment.sequence->commit(segment.tokens);
+  return step_state::done;
+}
+
+result<void> cpu_forward::make_logits() {
   const std::int64_t hidden = spec_.hidden_size;
   DI_TRY_VOID(check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
                                              spec_.hc_mult, hidden, u_.data()),
@@ -273,9 +339,7 @@ result<step_state> cpu_forward::finish() {
         linear(step_.model.head(), normed, wanted, logits_.ensure(wanted * spec_.vocab_size))};
     DI_TRY_VOID(run_linears(step_, jobs));
   }
-  for (const segment_rows& segment : step_.segments)
-    segment.sequence->commit(segment.tokens);
-  return step_state::done;
+  return {};
 }
 
 std::span<const float> cpu_forward::logits(std::size_t segment) const {
@@ -286,13 +350,15 @@ std::span<const float> cpu_forward::logits(std::size_t segment) const {
 
 std::span<const bf16> cpu_forward::taps(std::size_t segment) const {
   DI_CHECK(segment < step_.segments.size());
-  if (taps_view_.empty())
+  if (taps_view_.empty() || tap_segments_.empty())
     return {};
-  const segment_rows& of = step_.segments[segment];
+  const segment_rows& of = tap_segments_[segment];
+  const std::int64_t below =
+      std::clamp<std::int64_t>(of.sequence->floors().decoder - of.first_position, 0, of.rows);
   const auto width =
       static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * spec_.hidden_size;
-  return taps_view_.subspan(static_cast<std::size_t>(of.first_row * width),
-                            static_cast<std::size_t>(of.rows * width));
+  return taps_view_.subspan(static_cast<std::size_t>((of.first_row + below) * width),
+                            static_cast<std::size_t>((of.rows - below) * width));
 }
 
 } // namespace

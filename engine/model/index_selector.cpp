@@ -43,6 +43,14 @@ void index_selector::begin(step_context& step) {
     blocks_.ensure(step.rows * step.spec.candidate_topk_blocks);
 }
 
+void index_selector::compact(const row_cut& cut, const model_spec& spec) {
+  cut.compact(ids_.data(), static_cast<std::size_t>(stride_) * sizeof(std::int32_t));
+  cut.compact(counts_.data(), sizeof(std::int32_t));
+  if (spec.candidate_source_layer_id >= 0)
+    cut.compact(blocks_.data(),
+                static_cast<std::size_t>(spec.candidate_topk_blocks) * sizeof(std::int32_t));
+}
+
 bool index_selector::scores_needed(const step_context& step, std::int64_t layer) const {
   if (step.probe != nullptr)
     return true;

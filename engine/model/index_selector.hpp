@@ -2,6 +2,7 @@
 // Index source layers: which compressed entries each row attends to. Private to engine/model.
 #pragma once
 
+#include "engine/model/row_cut.hpp"
 #include "engine/model/step_context.hpp"
 
 namespace di::engine {
@@ -30,6 +31,9 @@ public:
   /// Selects for an index source layer. Index keys of the step's rows are in their pages.
   /// @pre the jobs ran if scores_needed()
   result<void> run(step_context& step, std::int64_t layer);
+
+  /// Rows left the step: what was handed down to the others moves with them.
+  void compact(const row_cut& cut, const model_spec& spec);
 
   /// Selected entries of a row, ascending.
   std::span<const std::int32_t> selected(std::int64_t row) const noexcept {

@@ -19,14 +19,34 @@ void key_compressor::add_jobs(step_context& step, std::int64_t layer, const bf16
   jobs.push_back(linear(w.wgate, normed, step.rows, g_.ensure(step.rows * dim)));
 }
 
+std::int64_t key_compressor::first_entry(const segment_rows& segment, std::int64_t ratio) {
+  return std::max(segment.first_position, segment.sequence->floors().write) / ratio;
+}
+
 void key_compressor::list_entries(step_context& step, std::int64_t ratio) {
   entries_.clear();
   for (const segment_rows& segment : step.segments)
-    for (std::int64_t e = segment.first_position / ratio; e < segment.end_position() / ratio; ++e)
+    for (std::int64_t e = first_entry(segment, ratio); e < segment.end_position() / ratio; ++e) {
+      DI_CHECK(segment.sequence->may_write(e * ratio));
       entries_.push_back({segment.sequence, e});
+    }
   std::int32_t* positions = entry_positions_.ensure(static_cast<std::int64_t>(entries_.size()));
   for (std::size_t i = 0; i < entries_.size(); ++i)
     positions[i] = static_cast<std::int32_t>(entries_[i].entry * ratio);
+}
+
+/// Ratio 1: one row per entry; rows whose entries stay as they are drop out.
+void key_compressor::drop_kept_rows(step_context& step) {
+  const std::int64_t dim = step.spec.head_dim;
+  bf16* to = projected_.data();
+  for (const segment_rows& segment : step.segments) {
+    const std::int64_t skipped =
+        std::min(first_entry(segment, 1) - segment.first_position, segment.rows);
+    const std::int64_t count = (segment.rows - skipped) * dim;
+    std::memmove(to, projected_.data() + (segment.first_row + skipped) * dim,
+                 static_cast<std::size_t>(count) * sizeof(bf16));
+    to += count;
+  }
 }
 
 /// Ratio 2: gathers both halves of every pair, then keeps the halves that later rows may need.
@@ -38,7 +58,7 @@ result<void> key_compressor::pool(step_context& step, std::size_t source) {
   float* pair_g = pair_g_.ensure(pairs * 2 * dim);
   std::int64_t pair = 0;
   for (const segment_rows& segment : step.segments) {
-    for (std::int64_t e = segment.first_position / 2; e < segment.end_position() / 2; ++e, ++pair) {
+    for (std::int64_t e = first_entry(segment, 2); e < segment.end_position() / 2; ++e, ++pair) {
       for (std::int64_t half = 0; half < 2; ++half) {
         const std::int64_t position = 2 * e + half;
         const std::int64_t at = (pair * 2 + half) * dim;
@@ -126,9 +146,11 @@ result<void> key_compressor::publish(step_context& step, std::int64_t layer) {
   const compressor_weights& w = *step.model.layers()[static_cast<std::size_t>(layer)].compressor;
   const std::size_t source = step.segments.front().sequence->layout().source_index(layer);
   list_entries(step, ratio);
+  const auto count = static_cast<std::int64_t>(entries_.size());
+  if (ratio == 1 && count < step.rows)
+    drop_kept_rows(step);
   if (ratio == 2)
     DI_TRY_VOID(pool(step, source));
-  const auto count = static_cast<std::int64_t>(entries_.size());
   if (count == 0)
     return {};
   const bf16* raw = ratio == 2 ? pooled_.data() : projected_.data();

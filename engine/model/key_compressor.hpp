@@ -25,6 +25,9 @@ private:
     sequence_state* sequence = nullptr;
     std::int64_t entry = 0;
   };
+  /// First entry that the segment completes and may write.
+  static std::int64_t first_entry(const segment_rows& segment, std::int64_t ratio);
+  void drop_kept_rows(step_context& step);
   void list_entries(step_context& step, std::int64_t ratio);
   result<void> pool(step_context& step, std::size_t source);
   result<void> write(step_context& step, std::int64_t layer, std::size_t source);

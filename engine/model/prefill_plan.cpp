@@ -53,27 +53,25 @@ snapshot_kind snapshot_kind_of(const prefill_request& request) {
                                                       : snapshot_kind::encoder;
 }
 
-std::int64_t snapshot_limit(const prefill_rules& rules, const prefill_request& request) {
+std::int64_t snapshot_limit(const prefill_rules& rules, const prefill_request& request,
+                            std::int64_t known) {
   if (request.prefix == proto::prefix_mode::off)
     return 0;
   // Above the decoder floor the windows of the layers behind the split depend on the floor.
-  const std::int64_t last =
-      request.prefill == proto::prefill_mode::full
-          ? request.prompt_tokens - 1
-          : std::min(request.prompt_tokens - 1, decoder_floor(rules, request));
-  return whole_pages(rules, last);
+  return whole_pages(rules, request.prefill == proto::prefill_mode::full
+                                ? known - 1
+                                : std::min(known - 1, decoder_floor(rules, request)));
 }
 
 std::int64_t snapshot_boundary(const prefill_rules& rules, const prefill_request& request) {
-  return snapshot_limit(rules, request);
+  return snapshot_limit(rules, request, request.prompt_tokens);
 }
 
-prefill_start plan_start(const prefill_rules& rules, const prefill_request& request,
-                         std::int64_t hit, std::int64_t bounded, std::int64_t snapshot) {
+prefill_start plan_start(const prefill_rules& rules, std::int64_t decoder, std::int64_t hit,
+                         std::int64_t bounded, std::int64_t snapshot) {
   DI_CHECK(bounded <= hit && snapshot <= hit && hit % rules.page_tokens == 0);
   prefill_start start;
   const std::int64_t base = std::max<std::int64_t>(0, bounded - rules.window);
-  const std::int64_t decoder = decoder_floor(rules, request);
   start.floors.encoder = bounded > 0 ? base : 0;
   start.floors.decoder = decoder > 0 ? std::max(decoder, start.floors.encoder) : 0;
   start.floors.write = hit;
@@ -86,7 +84,7 @@ prefill_start plan_start(const prefill_rules& rules, const prefill_request& requ
   // A draft ring holds one row more than the window behind a query, so taps reach one lower.
   const std::int64_t halo =
       first_needed - rebuilt * (rules.window - 1) - (rules.draft_layers > 0 ? 1 : 0);
-  if (snapshot > 0 && snapshot <= snapshot_limit(rules, request) && snapshot >= halo) {
+  if (snapshot > 0 && snapshot >= halo && (decoder == 0 || snapshot <= start.floors.decoder)) {
     start.first_row = snapshot;
     start.use_snapshot = true;
   } else if (halo > base) {

@@ -45,9 +45,11 @@ std::int64_t decoder_floor(const prefill_rules& rules, const prefill_request& re
 /// that its window would cover.
 std::int64_t hit_limit(const prefill_rules& rules, const prefill_request& request);
 
-/// Kind of snapshot for the request, and the longest that may serve it.
+/// Kind of snapshot for the request.
 snapshot_kind snapshot_kind_of(const prefill_request& request);
-std::int64_t snapshot_limit(const prefill_rules& rules, const prefill_request& request);
+/// Longest snapshot that may serve it. @param known [tokens] prompt and what was emitted already
+std::int64_t snapshot_limit(const prefill_rules& rules, const prefill_request& request,
+                            std::int64_t known);
 /// Prompt position at which a snapshot should be taken, so a chunk should end there; 0: none. The
 /// last page boundary that a repeated or longer prompt can hit.
 std::int64_t snapshot_boundary(const prefill_rules& rules, const prefill_request& request);
@@ -59,10 +61,11 @@ struct prefill_start {
   bool use_snapshot = false;
 };
 
-/// @param hit       [tokens] adopted pages; 0: cold
+/// @param decoder   decoder_floor() of the request
+/// @param hit       [tokens] adopted pages, a multiple of the page size; 0: cold
 /// @param bounded   0, or H <= hit: the request's bounded hit (its floors follow from H alone)
 /// @param snapshot  [tokens] length of the best snapshot at or below the hit; 0: none
-prefill_start plan_start(const prefill_rules& rules, const prefill_request& request,
-                         std::int64_t hit, std::int64_t bounded, std::int64_t snapshot);
+prefill_start plan_start(const prefill_rules& rules, std::int64_t decoder, std::int64_t hit,
+                         std::int64_t bounded, std::int64_t snapshot);
 
 } // namespace di::engine

@@ -86,6 +86,19 @@ void sequence_state::restore(const window_snapshot& snapshot) {
   draft_end_ = snapshot.length;
 }
 
+result<void> sequence_state::rebase(const sequence_floors& floors) {
+  const std::int64_t hit = length();
+  if (hit % page_tokens != 0 || floors.write != hit || floors.encoder < 0 || floors.encoder > hit
+      || floors.ramp)
+    return fail(ec::bad_argument, "cannot start again behind {} tokens from {}, write floor {}",
+                hit, floors.encoder, floors.write);
+  floors_ = floors;
+  adopted_ = hit;
+  longest_ = draft_gap_ = draft_end_ = floors.encoder;
+  tokens_.resize(static_cast<std::size_t>(floors.encoder));
+  return {};
+}
+
 result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_kind kind) const {
   if (length <= 0 || length % page_tokens != 0 || length > this->length()
       || length < longest_ - layout_.verify_rows || length < adopted_)

@@ -56,6 +56,10 @@ public:
                      const sequence_floors& floors, std::int64_t first_row,
                      const window_snapshot* snapshot = nullptr);
 
+  /// Starts again behind its own tokens: keeps the pages of all length() tokens, a multiple of the
+  /// page size, and runs on from floors.encoder under other floors. @errors ec::bad_argument
+  result<void> rebase(const sequence_floors& floors);
+
   /// Copies the windows at `length`: a multiple of the page size, at most verify_rows back.
   /// @errors ec::bad_argument (also: kind full below a decoder floor)
   result<window_snapshot> snapshot(std::int64_t length, snapshot_kind kind) const;

@@ -52,16 +52,17 @@ private:
 /// One segment of the running step.
 struct segment_rows {
   sequence_state* sequence = nullptr;
-  std::int64_t first_row = 0, rows = 0; ///< within the step
-  std::int64_t first_position = 0;
-  std::span<const token_id> tokens; ///< [rows]
+  std::int64_t first_row = 0, rows = 0; ///< within the step; rows below a floor leave on the way
+  std::int64_t first_position = 0;      ///< of the first row
+  std::int64_t start_position = 0;      ///< of the first token; == the sequence's length
+  std::span<const token_id> tokens;     ///< all of the segment, also of rows that have left
   logits_wanted logits = logits_wanted::last;
 
   std::int64_t end_position() const noexcept { return first_position + rows; }
   /// Token at a position of the history or of this segment.
   token_id token_at(std::int64_t position) const noexcept {
-    return position < first_position ? sequence->tokens()[static_cast<std::size_t>(position)]
-                                     : tokens[static_cast<std::size_t>(position - first_position)];
+    return position < start_position ? sequence->tokens()[static_cast<std::size_t>(position)]
+                                     : tokens[static_cast<std::size_t>(position - start_position)];
   }
 };
 
