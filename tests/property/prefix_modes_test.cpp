@@ -9,7 +9,13 @@
 namespace di::engine {
 namespace {
 
-using namespace di::testing; // NOLINT: the fixture and its words
+using di::testing::ask;
+using di::testing::host;
+using di::testing::outcome;
+using di::testing::prefix_modes;
+using di::testing::token_list;
+using proto::prefill_mode;
+using proto::prefix_mode;
 
 class exact_and_bounded : public prefix_modes {};
 
