@@ -296,13 +296,14 @@ result<eplb_plan> plan_experts(const load_view& load, const eplb_shape& shape,
   if (limits.moves_max >= slots) {
     fresh.expert_of_slot.resize(slots);
     plan_from_nothing(load, shape, fresh);
-    for (std::size_t s = 0; s < slots; s += shape.slots)
-      fresh.moves += keep_in_place(std::span{fresh.expert_of_slot}.subspan(s, shape.slots),
-                                   current.subspan(s, shape.slots));
     fresh.peak_before = plan.peak_before;
     if (fresh.peak_after < plan.peak_after * (1 - layer_gain_min))
       plan = std::move(fresh);
   }
+  plan.moves = 0; // what moved twice, or away and back, counts once or not at all
+  for (std::size_t s = 0; s < slots; s += shape.slots)
+    plan.moves += keep_in_place(std::span{plan.expert_of_slot}.subspan(s, shape.slots),
+                                current.subspan(s, shape.slots));
   if (plan.peak_before - plan.peak_after < limits.gain_min * plan.peak_before) {
     plan.expert_of_slot.assign(current.begin(), current.end());
     plan.moves = 0;
