@@ -108,6 +108,33 @@ void child_context::log_counters() const {
   log::info("process_counters", {{"counters", all}});
 }
 
+void child_context::log_totals() const {
+  if (office == nullptr)
+    return;
+  const auto s = office->stats();
+  log::info("bus_totals", {{"mails_sent", s.sent},
+                           {"mails_received", s.received},
+                           {"frames_sent", s.frames_sent},
+                           {"batches_sent", s.batches_sent},
+                           {"batched_mails_sent", s.batched_mails_sent},
+                           {"bytes_sent", s.bytes_sent},
+                           {"attachment_bytes_sent", s.attachment_bytes_sent},
+                           {"segment_mails_sent", s.segment_mails_sent},
+                           {"segment_bytes_sent", s.segment_bytes_sent},
+                           {"segment_full", s.segment_full},
+                           {"segment_refused", s.segment_refused},
+                           {"segment_overwritten", s.segment_overwritten},
+                           {"dropped", s.dropped},
+                           {"sequence_gaps", s.sequence_gaps},
+                           {"peers_lost", s.peers_lost}});
+  if (system == nullptr)
+    return;
+  std::string counters;
+  for (const auto& [name, total] : system->counters().totals())
+    counters += fmt::format("{}{}={}", counters.empty() ? "" : " ", name, total);
+  log::info("counter_totals", {{"counters", counters}});
+}
+
 void report_status(const child_status& status) {
   (void)write_all(status_fd, to_json(status) + "\n");
 }

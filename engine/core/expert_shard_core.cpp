@@ -122,6 +122,8 @@ void expert_shard_core::answer(queued_call& call, outbox& out) {
   const proto::expert_batch& m = call.batch;
   ++calls_;
   out.count("di_expert_shard_calls_total");
+  if (m.caller != options_.rank)
+    out.count("di_expert_shard_remote_calls_total");
   out.count("di_expert_shard_rows_total", static_cast<double>(m.row.size()));
   out.send(rank_path(m.caller), proto::expert_rows{m.call, options_.rank, options_.life,
                                                    shared_bytes::adopt(std::move(call.rows))});

@@ -274,6 +274,29 @@ TEST_F(control_plane, samples_the_counters_of_a_process) {
   EXPECT_EQ(total(), 7);
 }
 
+TEST(sampler, rests_while_nothing_is_counted) {
+  di::actors::metrics counters;
+  di::actors::sampler_options s;
+  s.source = "/rank/0";
+  s.counters = &counters;
+  di::actors::sampler_core core{s};
+  const auto wait_after = [&] {
+    di::outbox out;
+    counters.add("di_shell_mails_total"); // the mail of the report itself
+    core.on_due({1, 0}, {}, out);
+    EXPECT_EQ(out.effects().size(), 2U); // the sample, and the timer
+    return std::get<di::effect::arm>(out.effects().at(1)).after;
+  };
+  EXPECT_EQ(wait_after(), 1s);
+  EXPECT_EQ(wait_after(), 2s);
+  EXPECT_EQ(wait_after(), 4s);
+  for (int n = 0; n < 5; ++n)
+    EXPECT_LE(wait_after(), s.period_max);
+  EXPECT_EQ(wait_after(), s.period_max);
+  counters.add("di_test_things_total");
+  EXPECT_EQ(wait_after(), 1s);
+}
+
 TEST_F(control_plane, fans_facts_out_by_name) {
   world.system.spawn_as<di::actors::topic>(di::topic_address, {}).value();
   std::vector<const void*> heard;

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What 64 rank processes on one host cost: start, memory and processor time at rest, time and messages of a decode step.
+
+    tests/bench/ep64_bench.py build/launch/dilaunch [--ranks 64] [--model DIR] [--set key=value ...] [--out FILE]
+
+Without --model a tiny synthetic checkpoint is made. Prints JSON. Each figure stands beside its target where there is one.
+
+- start: from exec of dilaunch until it says that all processes are ready.
+- at rest: the group has answered a first batch and its answers wait in a full pipe, so nobody has anything to do. Private memory is
+  Private_Clean + Private_Dirty of /proc/<pid>/smaps_rollup per rank; processor time is the sum over all threads of all processes (schedstat).
+- steps: each rank decodes one sequence; two runs that differ in their length give the cost of a token without start and prefill.
+- messages: frames that the ranks sent, counted by their post offices, against the least possible: one call and one answer for each
+  (rank with rows) x (other rank that holds a chosen expert) per layer and step.
+"""
+import argparse
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+from cluster_run import Run  # noqa: E402
+
+SOURCE = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+F_SETPIPE_SZ = 1031
+
+
+def request(i, tokens, prompt_tokens=4):
+    return {"id": f"r{i}", "prompt_ids": [(7 * i + 11 * k) % 900 + 3 for k in range(prompt_tokens)], "max_tokens": tokens, "ignore_eos": True, "temperature": 1, "seed": i}
+
+
+def cpu_ns(pid):
+    total = 0
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+                total += int(f.read().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return total
+
+
+def rollup(pid):
+    out = {}
+    with open(f"/proc/{pid}/smaps_rollup") as f:
+        for line in f:
+            words = line.split()
+            if words[-1] == "kB":
+                out[words[0].rstrip(":")] = int(words[1]) * 1024
+    return out
+
+
+def threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class Bench:
+    def __init__(self, args, home):
+        self.args, self.home = args, home
+        self.sets = [f"cluster.nodes=[{{host: localhost, ranks: {args.ranks}}}]", f"roles.decode.ep={args.ranks}", "cluster.start_timeout=300s", *args.set]
+        if args.model:
+            self.sets.append(f"model.path={os.path.abspath(args.model)}")
+        self.n = 0
+
+    def start(self, lines):
+        self.n += 1
+        self.logs = f"{self.home}/log{self.n}"
+        self.began = time.monotonic()
+        return Run(self.args.dilaunch, f"{SOURCE}/launch/topologies/ep64.yaml", lines, ["--log-dir", self.logs], self.sets)
+
+    def ready(self, run):
+        run.until(lambda r: b"processes are ready" in r.err, 300)
+        return time.monotonic() - self.began
+
+    def at_rest(self):
+        """Start, memory and processor time at rest."""
+        run = self.start([request(i, 4) for i in range(max(64, self.args.ranks))])
+        try:
+            fcntl.fcntl(run.p.stdout.fileno(), F_SETPIPE_SZ, 4096)
+            # Only stderr is read: answers fill the pipe, and the gateway waits.
+            while b"processes are ready" not in run.err:
+                block = os.read(run.p.stderr.fileno(), 65536)
+                if not block:
+                    raise SystemExit(run.err.decode())
+                run.err += block
+            start_s = time.monotonic() - self.began
+            pids = run.processes()
+            pids["dilaunch"] = run.p.pid
+            before, calm = sum(map(cpu_ns, pids.values())), 0
+            for _ in range(240):  # until it is calm
+                time.sleep(0.25)
+                now = sum(map(cpu_ns, pids.values()))
+                calm = calm + 1 if now - before < 10e6 else 0
+                before = now
+                if calm >= 4:
+                    break
+            ranks = [p for name, p in pids.items() if name.startswith("rank")]
+            if len(ranks) != self.args.ranks:
+                raise SystemExit(f"{len(ranks)} of {self.args.ranks} ranks live")
+            maps = [rollup(p) for p in ranks]
+            own = sorted(m["Private_Clean"] + m["Private_Dirty"] for m in maps)
+            first = {name: cpu_ns(p) for name, p in pids.items()}
+            t = time.monotonic()
+            time.sleep(self.args.idle_s)
+            took = time.monotonic() - t
+            used = {name: cpu_ns(p) - first[name] for name, p in pids.items()}
+            busiest = max(used, key=used.get)
+            return {
+                "start_to_ready_s": {"seconds": round(start_s, 2), "target": 20},
+                "calm": calm >= 4,
+                "private_MiB_per_rank": {"median": round(own[len(own) // 2] / 2**20, 2), "max": round(own[-1] / 2**20, 2), "target": 40},
+                "shared_MiB_per_rank": round(sum(m["Shared_Clean"] + m["Shared_Dirty"] for m in maps) / len(maps) / 2**20, 2),
+                "pss_MiB_per_rank": round(sum(m["Pss"] for m in maps) / len(maps) / 2**20, 2),
+                "threads_per_rank": threads(ranks[0]),
+                "descriptors_per_rank": descriptors(ranks[0]),
+                "idle_percent_of_a_core": {"all": round(100e-9 * sum(used.values()) / took, 3), "busiest": [busiest, round(100e-9 * used[busiest] / took, 3)], "seconds": round(took, 1), "target": 2},
+            }
+        finally:
+            run.remove()
+
+    def totals(self):
+        """Sums of the ranks' counters at their end."""
+        out = {}
+        for name in os.listdir(self.logs):
+            if not name.startswith("rank_"):
+                continue
+            with open(f"{self.logs}/{name}") as f:
+                text = f.read()
+            for key, value in re.findall(r"([a-z_]+)=([0-9.e+]+)", "\n".join(line for line in text.splitlines() if "bus_totals" in line or "counter_totals" in line)):
+                out[key] = out.get(key, 0) + float(value)
+        return out
+
+    def elapsed_us(self):
+        with open(f"{self.logs}/control.log") as f:
+            return int(re.search(r"batch_finished.*elapsed_us=([0-9]+)", f.read()).group(1))
+
+    def steps(self, sequences):
+        """Costs of one token of each of `sequences`, by the difference of a long and a short run."""
+        short, long = 8, 8 + self.args.tokens
+        seen = []
+        for tokens in (short, long):
+            run = self.start([request(i, tokens) for i in range(sequences)])
+            try:
+                code, answers, last = run.finish(600)
+                if code != 0 or len(answers) != sequences:
+                    raise SystemExit(f"exit code {code}: {last}")
+            finally:
+                run.remove()
+            seen.append((self.elapsed_us(), self.totals()))
+        (us_a, a), (us_b, b) = seen
+        steps, tokens = long - short, (long - short) * sequences
+
+        def more(key):
+            return b.get(key, 0) - a.get(key, 0)
+        remote = more("di_expert_shard_remote_calls_total")
+        least = 2 * remote
+        return {
+            "sequences": sequences,
+            "step_ms": round((us_b - us_a) / steps / 1000, 2),
+            "tokens_per_s": round(tokens / ((us_b - us_a) / 1e6), 1),
+            "mails_per_token": round(more("mails_sent") / tokens, 2),
+            "frames_per_token": round(more("frames_sent") / tokens, 2),
+            "least_mails_per_token": round(least / tokens, 2) if least else None,
+            "frames_over_least": round(more("frames_sent") / least, 3) if least else None,
+            "calls_per_token": round(more("di_expert_shard_calls_total") / tokens, 2),
+            "socket_bytes_per_token": round(more("bytes_sent") / tokens),
+            "segment_bytes_per_token": round(more("segment_bytes_sent") / tokens),
+            "segment_mails_per_token": round(more("segment_mails_sent") / tokens, 2),
+            "segment_full": more("segment_full"),
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dilaunch")
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--model", help="checkpoint; without: a tiny synthetic one")
+    parser.add_argument("--tokens", type=int, default=32, help="steps that are measured")
+    parser.add_argument("--idle-s", type=float, default=10)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--only", choices=["rest", "steps"])
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    home = tempfile.mkdtemp(prefix="di-ep64-")
+    try:
+        if not args.model:
+            args.model = home + "/tiny"
+            subprocess.run([args.dilaunch, "checkpoint", "make", "--preset", "tiny", "--seed", "1", "--out", args.model], check=True, capture_output=True)
+        bench = Bench(args, home)
+        commit = subprocess.run(["git", "-C", SOURCE, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        with open("/proc/cpuinfo") as f:
+            cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "unknown")
+        out = {"bench": "ep64", "commit": commit, "machine": f"{cpu}, {os.cpu_count()} cores", "ranks": args.ranks, "model": "tiny, seed 1" if args.model.startswith(home) else os.path.basename(args.model), "sets": args.set, "load_at_start": open("/proc/loadavg").read().split()[0]}
+        if args.only != "steps":
+            out["at_rest"] = bench.at_rest()
+        if args.only != "rest":
+            out["steps"] = [bench.steps(n) for n in (1, args.ranks)]
+        out["load_at_end"] = open("/proc/loadavg").read().split()[0]
+        text = json.dumps(out, indent=1)
+        print(text)
+        if args.out:
+            with open(args.out, "w") as f:
+                f.write(text + "\n")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
