@@ -5,6 +5,7 @@
 #include "engine/model/attention_site.hpp"
 #include "engine/model/engram_site.hpp"
 #include "engine/model/moe_site.hpp"
+#include "engine/model/residual_streams.hpp"
 #include "engine/model/row_cut.hpp"
 #include "engine/model/step_context.hpp"
 
@@ -38,8 +39,6 @@ private:
   void embed();
   void tap(std::int64_t layer);
   result<void> cut();
-  result<void> mix(std::int64_t layer, const mix_weights& w, const char* const (&names)[3]);
-  result<void> update();
   result<step_state> run_to_experts();
   result<step_state> finish();
   result<void> make_logits();
@@ -53,12 +52,10 @@ private:
   std::int64_t layer_ = 0;
   bool open_ = false; ///< a demand is out
 
-  buffer<bf16> x_;              ///< [rows, streams, hidden]
-  buffer<float> collapse_;      ///< [rows, streams] weights handed to the next site
-  buffer<float> pre_, post_;    ///< [rows, streams]
-  buffer<float> comb_;          ///< [rows, streams, streams]
-  buffer<bf16> u_, normed_, y_; ///< [rows, hidden]
-  buffer<bf16> taps_;           ///< [rows, targets, hidden]
+  residual_streams streams_;
+  std::vector<token_id> tokens_; ///< [rows]
+  buffer<bf16> normed_, y_;      ///< [rows, hidden]
+  buffer<bf16> taps_;            ///< [rows, targets, hidden]
   std::span<const bf16> taps_view_;
   bool want_taps_ = false;
   std::int64_t last_tap_ = -1;             ///< layer; taps follow the rows up to there
@@ -71,9 +68,6 @@ private:
   buffer<bf16> head_in_;           ///< [rows wanted, hidden]
   buffer<float> logits_;           ///< [rows wanted, vocab]
 };
-
-constexpr const char* attention_mix_names[3] = {"hc0_pre", "hc0_post", "hc0_comb"};
-constexpr const char* ffn_mix_names[3] = {"hc1_pre", "hc1_post", "hc1_comb"};
 
 /// Rows that have no windows, or no logits although they are wanted.
 result<void> cpu_forward::admit_floors(std::size_t i, const step_segment& s) const {
@@ -147,29 +141,13 @@ void cpu_forward::lay_out(std::span<const step_segment> segments) {
       positions[segment.first_row + r] = static_cast<std::int32_t>(segment.first_position + r);
 }
 
-/// All streams start as the token's embedding; the first site collapses to stream 0.
 void cpu_forward::embed() {
-  const std::int64_t hidden = spec_.hidden_size;
-  const std::int64_t streams = spec_.hc_mult;
-  bf16* x = x_.ensure(step_.rows * streams * hidden);
-  float* collapse = collapse_.ensure(step_.rows * streams);
+  tokens_.clear();
   for (const segment_rows& segment : step_.segments)
-    for (std::int64_t r = 0; r < segment.rows; ++r) {
-      const std::int64_t row = segment.first_row + r;
-      const bf16* from =
-          step_.model.embedding() + segment.tokens[static_cast<std::size_t>(r)] * hidden;
-      for (std::int64_t s = 0; s < streams; ++s) {
-        std::memcpy(x + (row * streams + s) * hidden, from,
-                    static_cast<std::size_t>(hidden) * sizeof(bf16));
-        collapse[row * streams + s] = s == 0 ? 1.0f : 0.0f;
-      }
-    }
-  pre_.ensure(step_.rows * streams);
-  post_.ensure(step_.rows * streams);
-  comb_.ensure(step_.rows * streams * streams);
-  u_.ensure(step_.rows * hidden);
-  normed_.ensure(step_.rows * hidden);
-  y_.ensure(step_.rows * hidden);
+    tokens_.insert(tokens_.end(), segment.tokens.begin(), segment.tokens.end());
+  streams_.embed(step_, tokens_);
+  normed_.ensure(step_.rows * spec_.hidden_size);
+  y_.ensure(step_.rows * spec_.hidden_size);
 }
 
 /// Mean over the streams, for the draft layers of a later step.
@@ -185,7 +163,7 @@ void cpu_forward::tap(std::int64_t layer) {
   bf16* taps = taps_.ensure(step_.rows * targets * hidden);
   taps_view_ = {taps, static_cast<std::size_t>(step_.rows * targets * hidden)};
   for (std::int64_t row = 0; row < step_.rows; ++row) {
-    const bf16* x = x_.data() + row * streams * hidden;
+    const bf16* x = streams_.data() + row * streams * hidden;
     bf16* out = taps + (row * targets + static_cast<std::int64_t>(*index)) * hidden;
     for (std::int64_t d = 0; d < hidden; ++d) {
       float sum = 0;
@@ -197,53 +175,21 @@ void cpu_forward::tap(std::int64_t layer) {
   }
 }
 
-/// Coefficients of a site from the streams as they stand before it.
-result<void> cpu_forward::mix(std::int64_t layer, const mix_weights& w,
-                              const char* const (&names)[3]) {
-  const std::int64_t streams = spec_.hc_mult;
-  DI_TRY_VOID(check_op(
-      step_.ops.hc_mix(step_.stream, x_.data(), step_.rows, streams, spec_.hidden_size, w.fn,
-                       w.scale, w.base, static_cast<int>(spec_.hc_sinkhorn_iters),
-                       static_cast<float>(spec_.hc_eps), static_cast<float>(spec_.rms_norm_eps),
-                       pre_.data(), post_.data(), comb_.data()),
-      "hc_mix"));
-  step_.visit(layer, names[0], pre_.data(), streams);
-  step_.visit(layer, names[1], post_.data(), streams);
-  step_.visit(layer, names[2], comb_.data(), streams * streams);
-  // The weights that collapse now are those of the site before; the new ones go to the next site.
-  return check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
-                                        streams, spec_.hidden_size, u_.data()),
-                  "hc_collapse");
-}
-
-/// Spreads the site's output over the streams and hands its collapse weights on.
-result<void> cpu_forward::update() {
-  DI_TRY_VOID(
-      check_op(step_.ops.hc_update(step_.stream, x_.data(), y_.data(), post_.data(), comb_.data(),
-                                   step_.rows, spec_.hc_mult, spec_.hidden_size),
-               "hc_update"));
-  std::memcpy(collapse_.data(), pre_.data(),
-              static_cast<std::size_t>(step_.rows * spec_.hc_mult) * sizeof(float));
-  return {};
-}
-
 /// Rows that no layer from here on needs leave the step once they have written what others read.
 result<void> cpu_forward::cut() {
   if (!cut_.find(step_, layer_))
     return {};
   const attention_weights& w = step_.model.layers()[static_cast<std::size_t>(layer_)].attention;
   const std::int64_t hidden = spec_.hidden_size;
-  DI_TRY_VOID(check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
-                                             spec_.hc_mult, hidden, u_.data()),
-                       "hc_collapse"));
-  DI_TRY_VOID(normalise(step_, u_.data(), w.norm, step_.rows, hidden, normed_.data()));
+  DI_TRY_VOID(streams_.collapse(step_));
+  DI_TRY_VOID(normalise(step_, streams_.input(), w.norm, step_.rows, hidden, normed_.data()));
   if (const bf16* leaving = cut_.publish(step_, normed_.data()); leaving != nullptr)
     DI_TRY_VOID(attention_.publish(step_, layer_, leaving));
   cut_.keep(step_);
   const auto streams = static_cast<std::size_t>(spec_.hc_mult);
   const auto width = static_cast<std::size_t>(hidden) * sizeof(bf16);
-  cut_.compact(x_.data(), streams * width);
-  cut_.compact(collapse_.data(), streams * sizeof(float));
+  cut_.compact(streams_.data(), streams * width);
+  cut_.compact(streams_.weights(), streams * sizeof(float));
   attention_.compact(cut_, spec_);
   if (!taps_view_.empty() && layer_ < last_tap_)
     cut_.compact(taps_.data(), spec_.dspark_target_layer_ids.size() * width);
@@ -252,23 +198,23 @@ result<void> cpu_forward::cut() {
 
 result<step_state> cpu_forward::run_to_experts() {
   const layer_weights& w = step_.model.layers()[static_cast<std::size_t>(layer_)];
-  DI_TRY_VOID(engram_.run(step_, layer_, x_.data()));
-  step_.visit(layer_, "X_in", x_.data(), spec_.stream_width());
+  DI_TRY_VOID(engram_.run(step_, layer_, streams_.data()));
+  step_.visit(layer_, "X_in", streams_.data(), spec_.stream_width());
   tap(layer_);
   DI_TRY_VOID(cut());
   if (step_.rows == 0)
     return finish();
 
-  DI_TRY_VOID(mix(layer_, w.attention_mix, attention_mix_names));
-  DI_TRY_VOID(
-      normalise(step_, u_.data(), w.attention.norm, step_.rows, spec_.hidden_size, normed_.data()));
+  DI_TRY_VOID(streams_.mix(step_, layer_, w.attention_mix, residual_streams::attention_names));
+  DI_TRY_VOID(normalise(step_, streams_.input(), w.attention.norm, step_.rows, spec_.hidden_size,
+                        normed_.data()));
   step_.visit(layer_, "attn_in", normed_.data(), spec_.hidden_size);
   DI_TRY_VOID(attention_.run(step_, layer_, normed_.data(), y_.data()));
-  DI_TRY_VOID(update());
+  DI_TRY_VOID(streams_.update(step_, y_.data()));
 
-  DI_TRY_VOID(mix(layer_, w.ffn_mix, ffn_mix_names));
-  DI_TRY_VOID(
-      normalise(step_, u_.data(), w.moe.norm, step_.rows, spec_.hidden_size, normed_.data()));
+  DI_TRY_VOID(streams_.mix(step_, layer_, w.ffn_mix, residual_streams::ffn_names));
+  DI_TRY_VOID(normalise(step_, streams_.input(), w.moe.norm, step_.rows, spec_.hidden_size,
+                        normed_.data()));
   step_.visit(layer_, "ffn_in", normed_.data(), spec_.hidden_size);
   DI_TRY_VOID(moe_.ask(step_, layer_, normed_.data()));
   open_ = true;
@@ -297,9 +243,9 @@ result<step_state> cpu_forward::resume() {
   open_ = false;
   DI_TRY_VOID(moe_.combine(step_, y_.data()));
   step_.visit(layer_, "ffn_out", y_.data(), spec_.hidden_size);
-  DI_TRY_VOID(update());
-  step_.visit(layer_, "X_out", x_.data(), spec_.stream_width());
-  step_.visit(layer_, "pre_out", collapse_.data(), spec_.hc_mult);
+  DI_TRY_VOID(streams_.update(step_, y_.data()));
+  step_.visit(layer_, "X_out", streams_.data(), spec_.stream_width());
+  step_.visit(layer_, "pre_out", streams_.weights(), spec_.hc_mult);
   ++layer_;
   return layer_ < spec_.num_hidden_layers ? run_to_experts() : finish();
 }
@@ -314,10 +260,8 @@ result<step_state> cpu_forward::finish() {
 
 result<void> cpu_forward::make_logits() {
   const std::int64_t hidden = spec_.hidden_size;
-  DI_TRY_VOID(check_op(step_.ops.hc_collapse(step_.stream, x_.data(), collapse_.data(), step_.rows,
-                                             spec_.hc_mult, hidden, u_.data()),
-                       "hc_collapse"));
-  step_.visit(layer_, "final_h", u_.data(), hidden);
+  DI_TRY_VOID(streams_.collapse(step_));
+  step_.visit(layer_, "final_h", streams_.input(), hidden);
   if (!taps_view_.empty())
     step_.visit(layer_, "tap", taps_.data(),
                 static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * hidden);
@@ -328,7 +272,7 @@ result<void> cpu_forward::make_logits() {
       continue;
     const segment_rows& segment = step_.segments[i];
     const std::int64_t row = segment.first_row + segment.rows - wanted_[i].rows;
-    std::memcpy(in + wanted_[i].first * hidden, u_.data() + row * hidden,
+    std::memcpy(in + wanted_[i].first * hidden, streams_.input() + row * hidden,
                 static_cast<std::size_t>(wanted_[i].rows * hidden) * sizeof(bf16));
   }
   if (wanted > 0) {
