@@ -56,6 +56,11 @@ journal_core::request* journal_core::find(request_id id) {
   return at == requests_.end() ? nullptr : at->second.get();
 }
 
+const proto::request_spec* journal_core::recorded(request_id id) const {
+  const auto at = requests_.find(id);
+  return at == requests_.end() || at->second->closed ? nullptr : &at->second->spec;
+}
+
 result<void> journal_core::on(const proto::open_request& m, instant now, outbox& out) {
   const request_id id = m.spec.request;
   const trace::span recording{
@@ -154,6 +159,10 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
                          m.request.v, m.choice, m.rank.v, c.next())},
             true, now, out);
       return {};
+    }
+    if (!r->spec.prefix_recorded && r->spec.prefix == proto::prefix_mode::bounded) {
+      r->spec.prefix_tokens = m.prefix_tokens;
+      r->spec.prefix_recorded = true;
     }
     append(c, m, known);
     if (c.sent < c.next() || c.ended())

@@ -51,6 +51,8 @@ public:
   result<proto::journal_state> on(const proto::get_journal&) const { return counts_; }
   result<void> on_due(timer which, instant now, outbox& out);
   void check() const;
+  /// What a next attempt of an open request would be asked to compute; null: unknown or closed.
+  const proto::request_spec* recorded(request_id id) const;
 
 private:
   enum timer_kind : std::uint32_t { resend_due = 1 };

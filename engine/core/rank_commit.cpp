@@ -85,6 +85,7 @@ void rank_core::commit(sequence& s, std::uint32_t from, instant now, outbox& out
     m.end = s.finish;
     m.timings = s.timings();
   }
+  m.prefix_tokens = s.owner->spec.prefix_tokens;
   s.sent = s.output();
   s.last_sent = now;
   out.send(options_.journal, std::move(m));

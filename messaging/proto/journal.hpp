@@ -41,8 +41,9 @@ struct tokens_committed {
   std::vector<position_logprobs> logprobs; ///< one per token if asked for, else empty
   choice_end end;                          ///< reason none: more will come
   choice_timings timings;                  ///< complete when it ended
+  std::uint32_t prefix_tokens = 0; ///< [tokens] of the attempt's bounded hit; later attempts get it
   DI_FIELDS(tokens_committed, m.request, m.choice, m.attempt, m.rank, m.life, m.view, m.first_index,
-            m.tokens, m.logprobs, m.end, m.timings)
+            m.tokens, m.logprobs, m.end, m.timings, m.prefix_tokens)
 };
 
 struct commit_accepted {

@@ -74,14 +74,18 @@ struct request_spec {
   prefill_mode prefill = prefill_mode::full;
   std::uint32_t keep_rows = 0; ///< [rows] of compact prefill; 0: the model's default
   prefix_mode prefix = prefix_mode::off;
-  std::uint32_t prefix_tokens = 0; ///< [tokens] of the recorded hit
+  std::string prefix_salt;         ///< only requests with the same one share cached prefixes
+  std::uint32_t prefix_tokens = 0; ///< [tokens] of the recorded hit: H of mode bounded
+  bool prefix_recorded = false;    ///< an earlier attempt emitted tokens behind that hit (0: behind
+                                   ///< none), so this one computes under the same floors
   bool speculate = true;           ///< may draft; never changes the output
   std::int32_t drafts = 0; ///< [drafts] if it may: 0 as its rank is set, -1 as many as pay, else so
                            ///< many in each step
   std::string contract;    ///< contract id that the answer is promised under; empty: any
   std::uint64_t deadline_ms = 0; ///< [ms] after opening at which it is given up; 0: none
   DI_FIELDS(request_spec, m.request, m.gateway, m.prompt, m.sampling, m.prefill, m.keep_rows,
-            m.prefix, m.prefix_tokens, m.speculate, m.drafts, m.contract, m.deadline_ms)
+            m.prefix, m.prefix_salt, m.prefix_tokens, m.prefix_recorded, m.speculate, m.drafts,
+            m.contract, m.deadline_ms)
 };
 
 /// What a choice has emitted already, for a rank that continues it.

@@ -183,6 +183,25 @@ TEST(journal_core, refuses_other_attempts_and_changed_tokens) {
   core.check();
 }
 
+TEST(journal_core, records_the_bounded_hit_that_the_first_tokens_were_computed_behind) {
+  journal_core core{{}};
+  outbox out;
+  auto spec = request(1);
+  spec.prefix = proto::prefix_mode::bounded;
+  ASSERT_TRUE(core.on(proto::open_request{spec}, {}, out));
+  ASSERT_TRUE(core.on(proto::open_request{request(2)}, {}, out));
+  EXPECT_FALSE(core.recorded(request_id{1})->prefix_recorded);
+  auto first = tokens(1, 0, {7});
+  first.prefix_tokens = 256;
+  ASSERT_TRUE(core.on(first, {}, out));
+  EXPECT_TRUE(core.recorded(request_id{1})->prefix_recorded);
+  EXPECT_EQ(core.recorded(request_id{1})->prefix_tokens, 256U);
+  ASSERT_TRUE(core.on(tokens(1, 1, {8}), {}, out)); // later words change nothing
+  EXPECT_EQ(core.recorded(request_id{1})->prefix_tokens, 256U);
+  ASSERT_TRUE(core.on(tokens(2, 0, {7}), {}, out));
+  EXPECT_FALSE(core.recorded(request_id{2})->prefix_recorded) << "other modes have no such hit";
+}
+
 TEST(journal_core, closes_what_is_cancelled_or_not_admitted) {
   journal_core core{{}};
   outbox out;
