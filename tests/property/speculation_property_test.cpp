@@ -366,5 +366,58 @@ TEST_F(draft_rows, see_nothing_before_a_gap) {
   EXPECT_EQ(whole->draft_hash(), sequences[4]->draft_hash());
 }
 
+TEST_F(draft_rows, go_with_a_fork_and_part_from_it) {
+  sequence_state& first = *sequences[4];
+  const auto second = first.fork();
+  EXPECT_EQ(second->draft_hash(), first.draft_hash());
+  engine.run(*second, std::array<token_id, 4>{9, 8, 7, 6});
+  const draft_feed rows{second.get(), 90, engine.steps->taps(0)};
+  const std::uint64_t before = first.draft_hash();
+  ASSERT_TRUE(drafts->feed({&rows, 1}).ok());
+  EXPECT_EQ(first.draft_hash(), before);
+  EXPECT_EQ(second->draft_end(), 94);
+  EXPECT_EQ(second->draft_begin(), 94 - 16);
+}
+
+TEST_F(draft_rows, come_back_with_a_snapshot_of_their_windows) {
+  const auto cold = engine.sequence();
+  std::mt19937_64 random{77};
+  std::vector<token_id> tokens(150);
+  for (token_id& t : tokens)
+    t = static_cast<token_id>(random() % 1000);
+  const auto run = [&](sequence_state& sequence, std::size_t from, std::size_t to) {
+    engine.run(sequence, std::span{tokens}.subspan(from, to - from));
+    const draft_feed rows{&sequence, static_cast<std::int64_t>(from), engine.steps->taps(0)};
+    ASSERT_TRUE(drafts->feed({&rows, 1}).ok());
+  };
+  run(*cold, 0, 128);
+  const auto snapshot = cold->snapshot(128, snapshot_kind::full);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.error().render();
+  const auto warm = engine.sequence();
+  const auto adopted = warm->adopt(std::span{tokens}.first(128), cold->pages().first(1),
+                                   {0, 0, 128}, 128, &*snapshot);
+  ASSERT_TRUE(adopted.ok()) << adopted.error().render();
+  EXPECT_EQ(warm->draft_hash(), cold->draft_hash());
+  run(*cold, 128, 150);
+  run(*warm, 128, 150);
+  EXPECT_EQ(warm->hash(), cold->hash());
+  EXPECT_EQ(warm->draft_hash(), cold->draft_hash());
+}
+
+TEST_F(draft_rows, begin_at_the_floor_of_a_compact_prefill) {
+  const auto sequence = engine.sequence();
+  ASSERT_TRUE(sequence->set_floors({0, 60, 0}).ok());
+  step_segment segment{sequence.get(), 0, sequences[4]->tokens(), logits_wanted::last};
+  ASSERT_TRUE(engine.loop.run({&segment, 1}).ok());
+  const auto taps = engine.steps->taps(0);
+  ASSERT_EQ(taps.size(), 30u * 2u * 256u);
+  const draft_feed rows{sequence.get(), 60, taps};
+  ASSERT_TRUE(drafts->feed({&rows, 1}).ok());
+  EXPECT_EQ(sequence->draft_end(), 90);
+  EXPECT_EQ(sequence->draft_begin(), 90 - 16) << "a whole window was kept";
+  const draft_segment wanted{sequence.get(), 4};
+  EXPECT_TRUE(drafts->start({&wanted, 1}).ok());
+}
+
 } // namespace
 } // namespace di::engine
