@@ -45,6 +45,7 @@ struct verify_planner_options {
   std::uint32_t rows_max = 0;     ///< [rows] of a step at most, drafts included; 0: no bound
   std::uint32_t probe_first = 64; ///< [steps] without drafts before one tries again; doubles
   std::uint32_t probe_max = 1024; ///< [steps] up to here
+  std::uint32_t feed_before = 24; ///< [steps] before such a step in which rows are fed
   double forget = 0.98;           ///< per step, of what survivals look like
   step_table_options step{}, draft{};
 };
@@ -66,11 +67,18 @@ public:
   void set_context_cost(double ms_per_position) noexcept { context_cost_ = ms_per_position; }
 
   /// Whether to draft for the next step.
-  /// @param sequences   [varlen] that would be drafted; 0: false
+  /// @param sequences   [varlen] that would be drafted, fed or not; 0: false
   /// @param drafted_anyway  [sequences] that draft whatever this says (fixed)
   /// @param other_rows  prompt rows, rows of sequences without drafts
   bool wants_drafts(std::uint32_t sequences, std::uint32_t drafted_anyway,
                     std::uint32_t other_rows);
+
+  /// Whether the rows of the next step should be fed to the draft layers: while drafting, and for
+  /// some steps before one that tries it. Without, only fixed ones need it. A sequence that was not
+  /// fed up to its end cannot be drafted for until it was.
+  bool wants_feed() const noexcept {
+    return drafting_ || probe_after_ - since_draft_ <= options_.feed_before;
+  }
 
   /// @param other_rows  [rows] of the step beyond one per offer
   /// @param drafted     sequences of the draft pass that these offers came from

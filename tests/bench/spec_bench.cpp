@@ -2,13 +2,15 @@
 // Decoding with and without drafts on one rank, interleaved: A/B of tokens per second. JSON on
 // stdout, one object per line.
 //
-//   spec_bench [--model demo|PRESET] [--runs N] [--sequences 1,8,32] [--tokens N] [--length N]
+//   spec_bench [--model demo|PRESET] [--runs N] [--sequences 1,8,32] [--tokens N] [--lengths 1,3,5]
 //              [--temperature T]
 //
-// One run decodes all sequences side by side without drafts, then the same with `length` drafts
-// each; the ratio is that of the medians over runs. Seconds are processor time of this process with
-// one thread (a busy machine then does not count) and leave the prefill out. Both sides must give
-// the same tokens. `demo` answers its own questions; a preset continues random prompts.
+// One run decodes all sequences side by side without drafts, then the same with each of `lengths`
+// drafts, then with as many as the planner chooses; ratios are those of the medians over runs. The
+// planner learns from all sides' steps; a first run that does not count is its profile. Seconds are
+// processor time of this process with one thread (a busy machine then does not count) and leave the
+// prefill out. All sides must give the same tokens. `demo` answers its own questions; a preset
+// continues random prompts.
 #include "engine/core/text_sampler.hpp"
 #include "tests/support/speculative_loop.hpp"
 
@@ -29,7 +31,8 @@ struct settings {
   std::string model = "demo";
   int runs = 5;
   std::vector<std::size_t> sequences{1, 8, 32};
-  std::uint32_t tokens = 24, length = 5;
+  std::uint32_t tokens = 24;
+  std::vector<std::uint32_t> lengths{1, 3, 5};
   double temperature = 0;
 };
 
@@ -68,17 +71,21 @@ struct side {
   }
 };
 
-std::string text_of(std::string_view name, const side& s) {
+std::string text_of(std::string_view name, const side& s, double off) {
   const loop_counts& c = s.last;
+  const auto per_round = [&](std::uint64_t n) {
+    return c.rounds == 0 ? 0 : static_cast<double>(n) / static_cast<double>(c.rounds);
+  };
   const auto per_step = [&](double seconds) {
     return 1e3 * seconds / static_cast<double>(c.steps);
   };
-  return fmt::format("\"{}\": {{\"tok_s\": {:.1f}, \"tok_s_max\": {:.1f}, \"steps\": {}, "
+  return fmt::format("\"{}\": {{\"tok_s\": {:.1f}, \"gain\": {:.3f}, \"steps\": {}, "
+                     "\"verified_per_round\": {:.2f}, \"accepted_per_round\": {:.2f}, "
                      "\"target_ms\": {:.3f}, \"sample_ms\": {:.3f}, \"feed_ms\": {:.3f}, "
                      "\"draft_ms\": {:.3f}}}",
-                     name, median(s.rates), *std::max_element(s.rates.begin(), s.rates.end()),
-                     c.steps, per_step(c.target_s), per_step(c.sample_s), per_step(c.feed_s),
-                     per_step(c.draft_s));
+                     name, median(s.rates), median(s.rates) / off, c.steps, per_round(c.verified),
+                     per_round(c.accepted), per_step(c.target_s), per_step(c.sample_s),
+                     per_step(c.feed_s), per_step(c.draft_s));
 }
 
 void measure(speculative_loop& loop, const settings& set,
@@ -91,24 +98,47 @@ void measure(speculative_loop& loop, const settings& set,
     choices[i].spec.sampling.seed = i;
     choices[i].spec.sampling.ignore_eos = true;
   }
-  side off, on;
-  for (int r = 0; r < set.runs; ++r) {
-    const auto plain = loop.run(choices, {draft_source::none});
-    off.add(loop.counts(), sequences);
-    const auto drafted = loop.run(choices, {draft_source::model, set.length});
-    on.add(loop.counts(), sequences);
-    for (std::size_t i = 0; i < sequences; ++i)
-      if (plain[i].tokens != drafted[i].tokens)
-        throw std::runtime_error(fmt::format("sequence {} differs with drafts", i));
+  loop_tuning tuning;
+  std::vector<side> sides(set.lengths.size() + 2); // none, each length, planned
+  for (int r = -1; r < set.runs; ++r) {
+    std::vector<loop_answer> plain;
+    for (std::size_t s = 0; s < sides.size(); ++s) {
+      const bool planned = s + 1 == sides.size();
+      loop_options o;
+      o.source = s == 0 ? draft_source::none : draft_source::model;
+      o.length = s == 0 || planned ? 5 : set.lengths[s - 1];
+      o.planned = planned;
+      o.tuning = &tuning;
+      auto answers = loop.run(choices, o);
+      if (r >= 0)
+        sides[s].add(loop.counts(), sequences);
+      if (s == 0)
+        plain = std::move(answers);
+      else
+        for (std::size_t i = 0; i < sequences; ++i)
+          if (plain[i].tokens != answers[i].tokens)
+            throw std::runtime_error(fmt::format("sequence {} differs with drafts", i));
+    }
   }
-  const double per_round =
-      static_cast<double>(on.last.accepted) / static_cast<double>(on.last.rounds);
+  const double off = median(sides[0].rates);
+  std::string text = text_of("off", sides[0], off);
+  double best = 0;
+  for (std::size_t s = 1; s + 1 < sides.size(); ++s) {
+    text += ", " + text_of(fmt::format("fixed:{}", set.lengths[s - 1]), sides[s], off);
+    best = std::max(best, median(sides[s].rates));
+  }
+  const double varlen = median(sides.back().rates);
+  const auto plans = [&](engine::verify_plan::kind how) { return tuning.planner.plans(how); };
+  const engine::position_quality first = tuning.confidences.quality(0);
+  using kind = engine::verify_plan::kind;
   fmt::print("{{\"model\": \"{}\", \"sequences\": {}, \"tokens\": {}, \"temperature\": {}, "
-             "\"length\": {}, \"runs\": {}, {}, {}, \"accepted_per_round\": {:.2f}, \"gain\": "
-             "{:.3f}}}\n",
-             set.model, sequences, set.tokens, set.temperature, set.length, set.runs,
-             text_of("off", off), text_of("fixed", on), per_round,
-             median(on.rates) / median(off.rates));
+             "\"runs\": {}, {}, {}, \"varlen_over_best_fixed\": {:.3f}, \"varlen_over_best\": "
+             "{:.3f}, \"plans\": {{\"none\": {}, \"all\": {}, \"uniform\": {}, \"trimmed\": {}, "
+             "\"not_drafted\": {}}}, \"ece_first_raw\": {:.3f}, \"ece_first\": {:.3f}}}\n",
+             set.model, sequences, set.tokens, set.temperature, set.runs, text,
+             text_of("varlen", sides.back(), off), varlen / best, varlen / std::max(best, off),
+             plans(kind::none), plans(kind::all), plans(kind::uniform), plans(kind::trimmed),
+             tuning.planner.skipped(), first.ece_raw, first.ece);
   std::fflush(stdout);
 }
 
@@ -123,11 +153,14 @@ int run(int argc, char** argv) {
       set.runs = std::stoi(value);
     else if (arg == "--tokens")
       set.tokens = static_cast<std::uint32_t>(std::stoul(value));
-    else if (arg == "--length")
-      set.length = static_cast<std::uint32_t>(std::stoul(value));
     else if (arg == "--temperature")
       set.temperature = std::stod(value);
-    else if (arg == "--sequences") {
+    else if (arg == "--lengths") {
+      set.lengths.clear();
+      std::istringstream list{value};
+      for (std::string n; std::getline(list, n, ',');)
+        set.lengths.push_back(static_cast<std::uint32_t>(std::stoul(n)));
+    } else if (arg == "--sequences") {
       set.sequences.clear();
       std::istringstream list{value};
       for (std::string n; std::getline(list, n, ',');)

@@ -131,6 +131,11 @@ void expect_invisible(const subject& s, std::span<const loop_choice> choices) {
     expect_same_drafts_rings(fed, drafted);
     expect_same(plain, loop.run(choices, {draft_source::noise, 5, seed > 1, seed}));
   }
+  loop_tuning tuning; // whatever the planner makes of this machine's times
+  for (int run = 0; run < 3; ++run) {
+    SCOPED_TRACE("planned, run " + std::to_string(run));
+    expect_same(plain, loop.run(choices, {draft_source::model, 5, false, 1, true, &tuning}));
+  }
   for (const loop_choice& alone : choices) // no batch mates at all
     expect_same({loop.run({&alone, 1}, {})}, loop.run({&alone, 1}, {draft_source::model, 5}));
 }

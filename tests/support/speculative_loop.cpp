@@ -56,6 +56,7 @@ struct speculative_loop::running {
   std::unique_ptr<engine::choice_sampler> sampler;
   std::vector<token_id> history; ///< prompt and output
   std::vector<token_id> drafts;  ///< to verify in the next step
+  std::vector<float> logits;     ///< confidences of the model's drafts
   std::vector<token_id> rows;    ///< of the step
   loop_answer answer;
 
@@ -114,7 +115,7 @@ void speculative_loop::prefill(std::vector<running>& all) {
   need(engine_.loop.run(segments));
   std::vector<engine::draft_feed> feeds;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    take(all[i], i);
+    take(all[i], i, nullptr);
     feeds.push_back({all[i].sequence.get(), 0, engine_.steps->taps(i)});
   }
   if (feeds_)
@@ -122,7 +123,7 @@ void speculative_loop::prefill(std::vector<running>& all) {
 }
 
 /// Draws from the rows of a segment, accepts, and takes back what did not stand.
-void speculative_loop::take(running& r, std::size_t segment) {
+void speculative_loop::take(running& r, std::size_t segment, loop_tuning* tuning) {
   const engine::verified v =
       need(engine::verify_drafts(*r.sampler, engine_.steps->logits(segment), r.history, r.drafts));
   std::size_t kept = 0;
@@ -136,6 +137,8 @@ void speculative_loop::take(running& r, std::size_t segment) {
       break;
   }
   if (!r.drafts.empty()) {
+    if (tuning && r.logits.size() >= r.drafts.size())
+      tuning->confidences.observe(std::span{r.logits}.first(r.drafts.size()), v.accepted);
     ++counts_.rounds;
     counts_.verified += r.drafts.size();
     counts_.accepted += std::min<std::size_t>(v.accepted, kept - 1);
@@ -145,11 +148,16 @@ void speculative_loop::take(running& r, std::size_t segment) {
   need(r.sequence->truncate(static_cast<std::int64_t>(r.history.size()) - 1));
 }
 
-void speculative_loop::step(std::span<running*> live, const loop_options&) {
+void speculative_loop::step(std::span<running*> live, const loop_options& options) {
+  const bool feeding = feeds_ && (!options.planned || options.tuning->planner.wants_feed());
+  engine_.steps->want_taps(feeding);
+  const double before = counts_.decode_s();
+  std::size_t rows_in_all = 0;
   std::vector<engine::step_segment> segments;
   for (running* r : live) {
     r->rows.assign(1, r->history.back());
     r->rows.insert(r->rows.end(), r->drafts.begin(), r->drafts.end());
+    rows_in_all += r->rows.size();
     segments.push_back({r->sequence.get(), static_cast<std::uint32_t>(r->sequence->length()),
                         r->rows, engine::logits_wanted::all});
   }
@@ -163,17 +171,22 @@ void speculative_loop::step(std::span<running*> live, const loop_options&) {
     const stopwatch watch{counts_.sample_s};
     for (std::size_t i = 0; i < live.size(); ++i) {
       const std::int64_t first = segments[i].first_position;
-      take(*live[i], i);
+      take(*live[i], i, options.tuning);
+      if (!feeding)
+        continue;
       const auto taps = engine_.steps->taps(i);
       const auto rows = static_cast<std::size_t>(live[i]->sequence->length() - first);
       feeds.push_back({live[i]->sequence.get(), first,
                        taps.first(taps.size() / segments[i].tokens.size() * rows)});
     }
   }
-  if (feeds_) {
+  if (feeding) {
     const stopwatch watch{counts_.feed_s};
     need(drafts_->feed(feeds));
   }
+  if (options.tuning)
+    options.tuning->planner.observe_step(static_cast<std::uint32_t>(rows_in_all),
+                                         1e3 * (counts_.decode_s() - before));
 }
 
 void speculative_loop::draft(std::span<running*> live, const loop_options& options) {
@@ -190,9 +203,26 @@ void speculative_loop::draft(std::span<running*> live, const loop_options& optio
       lengths.push_back(length);
     }
   }
+  if (options.planned) {
+    const auto n = static_cast<std::uint32_t>(wanted.size());
+    if (!options.tuning->planner.wants_drafts(n, 0, static_cast<std::uint32_t>(live.size()) - n))
+      return;
+    std::erase_if(wanted, [](const running* r) { // not fed up to its end
+      return r->sequence->draft_end() != r->sequence->length();
+    });
+    lengths.clear();
+    for (const running* r : wanted)
+      lengths.push_back(engine::drafts_wanted(options.length, r->room()));
+  }
   if (options.source == draft_source::model && !wanted.empty()) {
-    const stopwatch watch{counts_.draft_s};
-    run_draft_pass(wanted);
+    const double before = counts_.draft_s;
+    {
+      const stopwatch watch{counts_.draft_s};
+      run_draft_pass(wanted);
+    }
+    if (options.tuning)
+      options.tuning->planner.observe_draft(static_cast<std::uint32_t>(wanted.size()),
+                                            1e3 * (counts_.draft_s - before));
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (options.source == draft_source::noise)
@@ -201,6 +231,26 @@ void speculative_loop::draft(std::span<running*> live, const loop_options& optio
             next_random(random_) % static_cast<std::uint64_t>(engine_.model.spec().vocab_size)));
     wanted[i]->drafts.resize(lengths[i]);
   }
+  if (options.planned)
+    plan_lengths(live, wanted.size(), *options.tuning);
+}
+
+void speculative_loop::plan_lengths(std::span<running*> live, std::size_t drafted,
+                                    loop_tuning& tuning) {
+  const stopwatch watch{counts_.draft_s};
+  std::vector<std::vector<float>> survivals(live.size());
+  std::vector<engine::verify_offer> offers(live.size());
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    survivals[i].resize(live[i]->drafts.size());
+    tuning.confidences.survivals(std::span{live[i]->logits}.first(survivals[i].size()),
+                                 survivals[i]);
+    offers[i].wanted.mode = engine::speculation_mode::varlen;
+    offers[i].limit = static_cast<std::uint32_t>(survivals[i].size());
+    offers[i].survivals = survivals[i];
+  }
+  const auto& plan = tuning.planner.choose(offers, 0, static_cast<std::uint32_t>(drafted));
+  for (std::size_t i = 0; i < live.size(); ++i)
+    live[i]->drafts.resize(plan.lengths[i]);
 }
 
 void speculative_loop::run_draft_pass(std::span<running*> wanted) {
@@ -219,6 +269,8 @@ void speculative_loop::run_draft_pass(std::span<running*> wanted) {
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto drawn = drafts_->drafts(i);
     wanted[i]->drafts.assign(drawn.begin(), drawn.end());
+    const auto logits = drafts_->confidences(i);
+    wanted[i]->logits.assign(logits.begin(), logits.end());
   }
 }
 

@@ -3,7 +3,9 @@
 // RANK does it but without actors.
 #pragma once
 
+#include "engine/core/calibration.hpp"
 #include "engine/core/choice_sampler.hpp"
+#include "engine/core/verify_planner.hpp"
 #include "engine/model/draft_runner.hpp"
 #include "tests/support/test_models.hpp"
 
@@ -22,11 +24,19 @@ enum class draft_source : std::uint8_t {
   noise, ///< random tokens, seeded
 };
 
+/// What the loop learns of its own steps, over any number of runs.
+struct loop_tuning {
+  engine::verify_planner planner;
+  engine::calibration confidences;
+};
+
 struct loop_options {
   draft_source source = draft_source::none;
   std::uint32_t length = 5; ///< drafts of a sequence that a step verifies at most
   bool varied = false;      ///< each sequence and step its own length in [0, length], seeded
   std::uint64_t seed = 1;
+  bool planned = false;          ///< as the planner of `tuning` chooses, none included
+  loop_tuning* tuning = nullptr; ///< learns from every run that names it
 };
 
 /// One choice of one request.
@@ -67,9 +77,10 @@ private:
 
   void prefill(std::vector<running>& all);
   void step(std::span<running*> live, const loop_options& options);
-  void take(running& r, std::size_t segment);
+  void take(running& r, std::size_t segment, loop_tuning* tuning);
   void draft(std::span<running*> live, const loop_options& options);
   void run_draft_pass(std::span<running*> wanted);
+  void plan_lengths(std::span<running*> live, std::size_t drafted, loop_tuning& tuning);
 
   test_engine engine_;
   std::unique_ptr<engine::draft_runner> drafts_;
