@@ -23,22 +23,20 @@ std::uint64_t slot_attachments(const wire::frame_view& frame) {
 
 } // namespace
 
-void bus_thread::receive(lane l) {
+bool bus_thread::receive(lane l) {
   socket& s = routers_[static_cast<std::size_t>(l)];
-  if (!s)
-    return;
   // The other lane, and answers, get their turn even while mail streams in.
   const std::uint64_t enough = counters_.received + limits::mails_per_turn;
   for (std::size_t n = 0; n < limits::frames_per_turn && counters_.received < enough; ++n) {
     part id;
     if (!s.receive(id))
-      return;
+      return true;
     parts_.clear();
     std::size_t surplus = 0;
     for (bool more = id.more(); more;) {
       part next;
       if (!s.receive(next))
-        return;
+        return true;
       more = next.more();
       if (parts_.size() <= limits::attachments_max)
         parts_.push_back(std::move(next));
@@ -52,6 +50,7 @@ void bus_thread::receive(lane l) {
     else
       take_message(l, routing_id, parts_);
   }
+  return false;
 }
 
 void bus_thread::take_message(lane l, std::string_view routing_id, std::vector<part>& parts) {

@@ -16,6 +16,9 @@ namespace {
 /// A poll never sleeps longer than this; nothing depends on it.
 constexpr auto sleep_max = std::chrono::hours{1};
 
+/// Keys of sockets: links have their address.
+enum : std::uint64_t { key_wake, key_control, key_bulk, key_zap, key_first_link };
+
 bool over_tcp(const std::string& endpoint) {
   return endpoint.starts_with("tcp://");
 }
@@ -64,7 +67,7 @@ result<void> bus_thread::bind_router(lane l) {
 }
 
 result<void> bus_thread::start() {
-  if (wake_.descriptor() < 0)
+  if (wake_.descriptor() < 0 || !sockets_)
     return fail(ec::limit_exceeded, "no descriptor for the bus thread");
   if (!options_.control_endpoint.empty()) {
     const std::size_t sockets = options_.peers * limits::sockets_per_peer + limits::sockets_other;
@@ -80,7 +83,12 @@ result<void> bus_thread::start() {
       DI_TRY_VOID(zap_.start(context_.raw()));
     DI_TRY_VOID(bind_router(lane::control));
     DI_TRY_VOID(bind_router(lane::bulk));
+    for (std::size_t i = 0; i < lanes; ++i)
+      DI_TRY_VOID(sockets_.add(routers_[i].raw(), key_control + i));
+    if (zap_.raw() != nullptr)
+      DI_TRY_VOID(sockets_.add(zap_.raw(), key_zap));
   }
+  DI_TRY_VOID(sockets_.add_descriptor(wake_.descriptor(), key_wake));
   thread_ = std::thread{[this] { run(); }};
   return {};
 }
@@ -132,14 +140,15 @@ void bus_thread::run() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   pthread_setname_np(pthread_self(), "bus");
   for (;;) {
-    look_again_.store(false);
+    tend_all_ = look_again_.exchange(false) || tend_all_;
     const instant now = real_env().now();
     std::optional<instant> due = events_.on_time(now);
     tend_links(now);
-    if (const auto link_due = next_link_due(now); link_due && (!due || *link_due < *due))
-      due = link_due;
+    flush_links(); // hellos of the above
+    if (links_due_ && (!due || *links_due_ < *due))
+      due = links_due_;
     wake_.arm();
-    bool busy = look_again_.load(); // a deadline came between on_time() and arm()
+    bool busy = look_again_.load() || tend_all_ || readable_[0] || readable_[1];
     {
       const std::lock_guard lock{guard_};
       busy = busy || !posted_.empty();
@@ -147,10 +156,10 @@ void bus_thread::run() {
         break;
     }
     poll(due.value_or(now + sleep_max), !busy);
-    wake_.disarm();
     take_posted();
-    receive(lane::control);
-    receive(lane::bulk);
+    for (const lane l : {lane::control, lane::bulk})
+      if (bool& readable = readable_[static_cast<std::size_t>(l)]; readable)
+        readable = !receive(l);
     take_posted(); // answers to what just came
     counters_.keys_refused += zap_.serve();
   }
@@ -158,27 +167,29 @@ void bus_thread::run() {
 }
 
 void bus_thread::poll(instant until, bool sleep) {
-  items_.clear();
-  items_.push_back({nullptr, wake_.descriptor(), ZMQ_POLLIN, 0});
-  for (const socket& s : routers_)
-    if (s)
-      items_.push_back({s.raw(), 0, ZMQ_POLLIN, 0});
-  if (zap_.raw() != nullptr)
-    items_.push_back({zap_.raw(), 0, ZMQ_POLLIN, 0});
-  for (const auto& [key, l] : open_) {
-    if (l->monitor() != nullptr)
-      items_.push_back({l->monitor(), 0, ZMQ_POLLIN, 0});
-    for (const lane which : {lane::control, lane::bulk})
-      if (l->waits(which))
-        items_.push_back({l->socket_of(which), 0, ZMQ_POLLOUT, 0});
+  const duration left = sleep ? until - real_env().now() : duration{};
+  bool woken = false;
+  for (const std::uint64_t key : sockets_.wait(left)) {
+    woken = woken || key == key_wake;
+    take_signal(key);
   }
-  long timeout_ms = 0;
-  if (sleep) {
-    const duration left = until - real_env().now();
-    // Rounded up: waking a moment late is better than a turn for nothing.
-    timeout_ms = left.count() <= 0 ? 0 : static_cast<long>((left.count() + 999'999) / 1'000'000);
-  }
-  zmq_poll(items_.data(), static_cast<int>(items_.size()), timeout_ms);
+  wake_.disarm(woken);
+}
+
+void bus_thread::take_signal(std::uint64_t key) {
+  if (key == key_control || key == key_bulk)
+    readable_[key - key_control] = true;
+  if (key < key_first_link)
+    return;
+  const auto at = open_.find(reinterpret_cast<link*>(key)); // NOLINT: as registered
+  if (at == open_.end())
+    return;
+  const std::shared_ptr<link>& l = at->second;
+  for (const lane which : {lane::control, lane::bulk})
+    if (l->open(which))
+      socket_poll::settle(l->socket_of(which));
+  events_of_.push_back(l);
+  mark_dirty(l);
 }
 
 void bus_thread::take_posted() {
@@ -189,7 +200,7 @@ void bus_thread::take_posted() {
   for (posted& p : batch_) {
     link& l = *p.to;
     if (p.what == action::close) {
-      unsent(l.close(true), error{ec::peer_lost, "the route to " + l.who().prefix + " is gone"});
+      unsent(close_sockets(l), error{ec::peer_lost, "the route to " + l.who().prefix + " is gone"});
       open_.erase(&l);
       continue;
     }
@@ -205,21 +216,60 @@ void bus_thread::take_posted() {
       say_hello(l, p.which);
     if (p.what == action::mail)
       l.queue(p.which, std::move(p.mail));
+    mark_dirty(p.to);
   }
   batch_.clear();
   flush_links();
 }
 
+void bus_thread::mark_dirty(const std::shared_ptr<link>& l) {
+  if (!std::exchange(l->dirty, true))
+    dirty_.push_back(l);
+}
+
 void bus_thread::flush_links() {
-  for (auto at = open_.begin(); at != open_.end();) {
-    const std::shared_ptr<link> l = (at++)->second; // the verdict may erase it
-    for (const lane which : {lane::control, lane::bulk})
-      if (const auto flushed = l->flush(which, context_.raw()); !flushed) {
-        l->mark_lost();
-        unsent(l->drop_queued(), flushed.error());
-        events_.on_lost(l, flushed.error());
-      }
+  // A verdict of the office may close links and queue mail, never mark them: one pass is enough.
+  for (std::size_t i = 0; i < dirty_.size(); ++i) {
+    const std::shared_ptr<link> l = dirty_[i];
+    l->dirty = false;
+    if (open_.contains(l.get()))
+      flush(l);
   }
+  dirty_.clear();
+}
+
+void bus_thread::flush(const std::shared_ptr<link>& l) {
+  for (const lane which : {lane::control, lane::bulk}) {
+    result<void> flushed = l->flush(which, context_.raw());
+    if (flushed)
+      flushed = register_sockets(*l);
+    if (!flushed) {
+      l->mark_lost();
+      unsent(l->drop_queued(), flushed.error());
+      events_.on_lost(l, flushed.error());
+    }
+  }
+  tend_all_ = tend_all_ || l->short_of_credit();
+}
+
+result<void> bus_thread::register_sockets(link& l) {
+  if (l.sockets_open() == l.registered)
+    return {};
+  const auto key = reinterpret_cast<std::uint64_t>(&l); // NOLINT: only compared
+  for (void* s : {l.socket_of(lane::control), l.socket_of(lane::bulk), l.monitor()})
+    if (s != nullptr)
+      DI_TRY_VOID(sockets_.add(s, key));
+  l.registered = l.sockets_open();
+  tend_all_ = true; // it has a time to be connected by
+  return {};
+}
+
+std::vector<std::uint64_t> bus_thread::close_sockets(link& l) {
+  for (void* s : {l.socket_of(lane::control), l.socket_of(lane::bulk), l.monitor()})
+    if (s != nullptr)
+      sockets_.remove(s);
+  l.registered = 0;
+  return l.close(true);
 }
 
 // --- links ------------------------------------------------------------------------------------
@@ -241,6 +291,8 @@ void bus_thread::say_hello(link& l, lane which) {
   mail.first = true;
   l.count(which, mail.bytes);
   l.queue(which, std::move(mail));
+  if (const auto at = open_.find(&l); at != open_.end())
+    mark_dirty(at->second);
 }
 
 void bus_thread::unsent(const std::vector<std::uint64_t>& requests, const error& reason) {
@@ -274,15 +326,24 @@ void bus_thread::judge(const std::shared_ptr<link>& l, link::event verdict) {
 }
 
 void bus_thread::tend_links(instant now) {
-  for (auto at = open_.begin(); at != open_.end();) {
-    const std::shared_ptr<link> l = (at++)->second;
+  for (std::size_t i = 0; i < events_of_.size(); ++i) {
+    const std::shared_ptr<link> l = events_of_[i];
     for (link::event e = l->read_monitor(now); e != link::event::none; e = l->read_monitor(now))
       judge(l, e);
+    tend_all_ = true;
+  }
+  events_of_.clear();
+  if (!tend_all_ && (!links_due_ || now < *links_due_))
+    return;
+  tend_all_ = false;
+  for (auto at = open_.begin(); at != open_.end();) {
+    const std::shared_ptr<link> l = (at++)->second;
     judge(l, l->on_time(now));
     for (const lane which : {lane::control, lane::bulk})
       if (!l->lost() && l->asks_for_credit(which, now))
         say_hello(*l, which);
   }
+  links_due_ = next_link_due(now);
 }
 
 std::optional<instant> bus_thread::next_link_due(instant now) const {
@@ -302,18 +363,24 @@ void bus_thread::shut_down() {
   // Last words, e.g. why this process ends, may still wait for their connection.
   const instant end = real_env().now() + limits::linger;
   for (instant now = real_env().now(); now < end; now = real_env().now()) {
-    items_.clear();
+    bool waiting = false;
     for (const auto& [key, l] : open_)
       for (const lane which : {lane::control, lane::bulk})
-        if (l->waits(which) && !l->lost())
-          items_.push_back({l->socket_of(which), 0, ZMQ_POLLOUT, 0});
-    if (items_.empty())
-      break;
-    zmq_poll(items_.data(), static_cast<int>(items_.size()), (end - now).count() / 1'000'000 + 1);
+        if (l->waits(which) && !l->lost()) {
+          waiting = true;
+          mark_dirty(l);
+        }
     flush_links();
+    if (!waiting)
+      break;
+    for (const std::uint64_t key : sockets_.wait(end - now))
+      take_signal(key);
+    for (const auto& l : std::exchange(events_of_, {}))
+      while (l->read_monitor(now) != link::event::none) {
+      }
   }
   for (const auto& [key, l] : open_)
-    static_cast<void>(l->close(true));
+    static_cast<void>(close_sockets(*l));
   open_.clear();
   for (socket& s : routers_)
     s.close();

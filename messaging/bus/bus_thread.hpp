@@ -4,6 +4,7 @@
 #pragma once
 
 #include "messaging/bus/link.hpp"
+#include "messaging/bus/socket_poll.hpp"
 #include "messaging/bus/wake_event.hpp"
 #include "messaging/bus/zap_handler.hpp"
 #include "messaging/wire/frame.hpp"
@@ -96,7 +97,9 @@ private:
   void run();
   void take_posted();
   void poll(instant until, bool sleep);
-  void receive(lane l);
+  void take_signal(std::uint64_t key);
+  /// False if it stopped early: more is there.
+  bool receive(lane l);
   void take_message(lane l, std::string_view routing_id, std::vector<part>& parts);
   bool fetch(std::string_view routing_id, const wire::frame_view& frame);
   void take_single(lane l, std::string_view routing_id, std::vector<part>& parts);
@@ -111,6 +114,10 @@ private:
   void unsent(const std::vector<std::uint64_t>& requests, const error& reason);
   void shut_down();
   void flush_links();
+  void flush(const std::shared_ptr<link>& l);
+  void mark_dirty(const std::shared_ptr<link>& l);
+  result<void> register_sockets(link& l);
+  std::vector<std::uint64_t> close_sockets(link& l);
   void post(posted&& p);
   std::optional<instant> next_link_due(instant now) const;
 
@@ -123,8 +130,14 @@ private:
   wake_event wake_;
   std::atomic<bool> look_again_{false}; ///< deadlines have changed since they were looked at
   std::unordered_map<link*, std::shared_ptr<link>> open_; ///< links with sockets or mail
+  // With many peers most links have nothing to do in a turn, and only those that have are touched.
+  std::vector<std::shared_ptr<link>> dirty_;     ///< mail was queued, or may be sent again
+  std::vector<std::shared_ptr<link>> events_of_; ///< their monitors have something
+  bool tend_all_ = true;                         ///< look at every link's time and credit
+  std::optional<instant> links_due_;             ///< when to do that at the latest
+  std::array<bool, lanes> readable_{};           ///< routers that may have mail
   std::unordered_map<incarnation, incoming> incoming_;
-  std::vector<zmq_pollitem_t> items_;
+  socket_poll sockets_;
   std::vector<part> parts_;
   std::vector<shared_bytes> fetched_; ///< of the mail being taken
   std::vector<posted> batch_;         ///< swapped with posted_

@@ -95,6 +95,11 @@ public:
   bool open(lane l) const noexcept { return static_cast<bool>(lane_of(l).to_peer); }
   void* socket_of(lane l) const noexcept { return lane_of(l).to_peer.raw(); }
   void* monitor() const noexcept { return monitor_.raw(); }
+  int sockets_open() const noexcept {
+    return (open(lane::control) ? 1 : 0) + (open(lane::bulk) ? 1 : 0) + (monitor_ ? 1 : 0);
+  }
+  int registered = 0; ///< sockets that the bus thread waits for
+  bool dirty = false; ///< in the bus thread's list of links to flush
   /// Reads monitor events. Gives at most one verdict; call again until none.
   event read_monitor(instant now);
   /// The verdict of time.

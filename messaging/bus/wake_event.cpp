@@ -20,8 +20,10 @@ void wake_event::write_event() noexcept {
   [[maybe_unused]] const auto written = ::write(descriptor_, &one, sizeof one);
 }
 
-void wake_event::disarm() noexcept {
+void wake_event::disarm(bool readable) noexcept {
   asleep_.store(false);
+  if (!readable)
+    return;
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(descriptor_, &count, sizeof count);
 }

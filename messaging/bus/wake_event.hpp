@@ -22,8 +22,8 @@ public:
   }
   /// The sleeper, before it looks at its queue for the last time and polls.
   void arm() noexcept { asleep_.store(true); }
-  /// The sleeper, after it polled.
-  void disarm() noexcept;
+  /// The sleeper, after it polled; `readable`: the descriptor was.
+  void disarm(bool readable) noexcept;
 
 private:
   void write_event() noexcept;
