@@ -18,6 +18,7 @@ using di::testing::draft_source;
 using di::testing::loop_answer;
 using di::testing::loop_choice;
 using di::testing::loop_options;
+using di::testing::loop_tuning;
 using di::testing::speculative_loop;
 
 struct subject {
