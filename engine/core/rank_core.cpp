@@ -9,7 +9,10 @@
 namespace di::engine {
 
 rank_core::rank_core(rank_options options, sampler_factory samplers, kv_ledger* kv)
-    : options_{std::move(options)}, samplers_{std::move(samplers)}, kv_{kv} {
+    : options_{std::move(options)},
+      samplers_{std::move(samplers)},
+      kv_{kv},
+      tuning_{options_.step_rows, options_.draft_block} {
   DI_CHECK(options_.step_rows > 1); // one row for those that decode, one for a prompt
   DI_CHECK(options_.page_tokens > 0);
   DI_CHECK(options_.steps_in_flight == 1 || options_.steps_in_flight == 2);
@@ -101,6 +104,7 @@ rank_core::make_sequence(const proto::assign_request& m, request& owner, std::ui
   s->prompt = static_cast<std::uint32_t>(m.spec.prompt.size());
   s->tokens = m.spec.prompt;
   s->assigned = now;
+  s->speculation = speculation_of(owner.spec);
   DI_TRY(s->sampler, samplers_(owner.spec, choice));
   const auto progress =
       std::find_if(m.progress.begin(), m.progress.end(),
@@ -272,7 +276,7 @@ void rank_core::check() const {
     if (s->state == phase::ended)
       ++ended;
     else
-      DI_CHECK(s->computed + s->in_step <= s->known() + launched_.draft_rows);
+      DI_CHECK(s->computed + s->in_step <= s->known() + options_.draft_block);
     if (s->state == phase::running)
       DI_CHECK(s->computed + s->in_step <= kv_->tokens_held(key) || s->computed == 0);
     in_step += s->in_step;

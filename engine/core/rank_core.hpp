@@ -5,6 +5,7 @@
 
 #include "engine/core/choice_sampler.hpp"
 #include "engine/core/rank_step.hpp"
+#include "engine/core/rank_tuning.hpp"
 #include "messaging/proto/journal.hpp"
 #include "messaging/proto/outbox.hpp"
 #include "messaging/proto/rank.hpp"
@@ -73,6 +74,23 @@ public:
   /// @param logits  one per segment: [1 + drafts, vocab] if it draws, else empty
   /// @return one per segment, valid until the next launch()
   std::span<const drawn_segment> draw(std::span<const std::span<const float>> logits, instant now);
+  /// Sequences of the next step that would have drafts verified; plans it if need be. A draft pass
+  /// for them may follow, then launch(). @pre no step is out
+  std::span<const draft_wish> draft_wishes(instant now);
+  /// Draws the draft behind `before`. @param logits [vocab] of the draft layers
+  result<token_id> draw_draft(sequence_key key, std::span<const float> logits,
+                              std::span<const token_id> before);
+  /// Drafts behind the last drawn token, for the next launch() only.
+  /// @param confidences  [drafts] logits; may be empty if drafts were chosen without
+  void offer_drafts(sequence_key key, std::span<const token_id> drafts,
+                    std::span<const float> confidences);
+  /// Whether any running sequence, or this one, feeds draft layers.
+  bool wants_taps() const;
+  bool wants_taps(sequence_key key) const;
+  /// Measured times of the step that was drawn last, and of the last draft pass.
+  void observe_step(double ms);
+  void observe_draft_pass(double ms);
+  const rank_tuning& tuning() const noexcept { return tuning_; }
   /// Settles the drawn step. Nothing if there is none. @return its drawn tokens, in plan order
   std::vector<token_id> finish(instant now, outbox& out);
   bool unfinished() const noexcept { return !unfinished_.empty(); }
@@ -137,6 +155,12 @@ private:
   drawn_segment draw_segment(const planned_segment& segment, std::span<const float> logits,
                              instant now);
   void close_ended();
+  // rank_draft.cpp: guesses
+  speculation_choice speculation_of(const proto::request_spec& spec) const;
+  std::uint32_t drafts_room(const sequence& s) const;
+  void choose_drafts();
+  calibration& confidences_of(const sequence& s);
+  void learn_drafts(sequence& s, std::uint32_t verified, std::uint32_t accepted);
 
   rank_options options_;
   sampler_factory samplers_;
@@ -147,14 +171,20 @@ private:
   std::deque<sequence_key> waiting_;   // by age; also those that were preempted
   std::vector<sequence_key> running_;  // by age
   std::vector<item> items_;            // of the planned step, decode rows first
-  std::uint32_t planned_rows_ = 0;     // of items_
+  std::uint32_t planned_rows_ = 0;     // of items_, without drafts
+  std::uint32_t draft_rows_ = 0;       // left for drafts
   std::vector<const sequence*> ready_; // scratch of plan()
   bool plan_ready_ = false;
   step_plan launched_;
   bool out_ = false;
-  std::vector<drawn_segment> drawn_;            // of the last drawn step
-  std::vector<sequence_key> unfinished_;        // drawn, not settled
-  std::vector<sequence_key> closing_;           // ended while in the step that is out
+  std::vector<drawn_segment> drawn_;     // of the last drawn step
+  std::vector<sequence_key> unfinished_; // drawn, not settled
+  std::vector<sequence_key> closing_;    // ended while in the step that is out
+  rank_tuning tuning_;
+  std::vector<draft_wish> wishes_;
+  std::vector<token_id> pending_;               // scratch of draw_draft()
+  std::vector<verify_offer> offers_;            // scratch of choose_drafts()
+  std::vector<std::vector<float>> survivals_;   // [offers]
   std::map<request_id, std::uint32_t> settled_; // last settled attempt
   std::deque<request_id> settled_order_;
   std::uint64_t next_key_ = 1, step_ = 0, rows_ = 0, report_ = 0, preemptions_ = 0;

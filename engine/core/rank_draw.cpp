@@ -2,6 +2,7 @@
 // RANK's draws: logits of a computed step become tokens. Only what the next launch must know; what
 // the tokens mean is settled later.
 #include "engine/core/rank_sequence.hpp"
+#include "engine/core/speculation.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -31,20 +32,31 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   result.sequence = s.key;
   result.kept = static_cast<std::uint32_t>(segment.tokens.size());
   s.in_step = 0;
-  s.computed += result.kept;
   unfinished_.push_back(s.key);
-  if (!std::exchange(s.draws, false))
-    return result;
-  auto drawn = s.sampler->draw(logits, s.tokens, {});
-  if (!drawn) {
-    s.broken = drawn.error();
+  if (!std::exchange(s.draws, false)) {
+    s.computed += result.kept;
     return result;
   }
-  s.fresh.push_back(drawn->token);
-  if (s.owner->spec.sampling.logprobs >= 0)
-    s.fresh_logprobs.push_back(std::move(drawn->logprobs));
+  const auto guesses = std::span{segment.tokens}.last(segment.drafts);
+  auto drawn = verify_drafts(*s.sampler, logits, s.tokens, guesses);
+  result.kept -= segment.drafts;
+  if (!drawn)
+    s.broken = drawn.error();
+  else
+    result.kept += drawn->accepted;
+  s.computed += result.kept;
+  if (result.kept < segment.tokens.size())
+    kv_->truncate(s.key, s.computed);
+  if (!drawn)
+    return result;
+  learn_drafts(s, segment.drafts, drawn->accepted);
+  for (drawn_token& t : drawn->tokens) {
+    s.fresh.push_back(t.token);
+    if (s.owner->spec.sampling.logprobs >= 0)
+      s.fresh_logprobs.push_back(std::move(t.logprobs));
+  }
   s.drawn = now;
-  result.drawn = 1;
+  result.drawn = static_cast<std::uint32_t>(drawn->tokens.size());
   return result;
 }
 

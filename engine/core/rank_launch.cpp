@@ -14,6 +14,7 @@ const step_plan& rank_core::launch(instant now, outbox& out) {
   plan_ready_ = false;
   launched_.segments.clear();
   launched_.rows = launched_.prefill_rows = launched_.draft_rows = 0;
+  choose_drafts();
   for (item& i : items_)
     take_pages(i, now, out);
   for (const item& i : items_)
@@ -98,14 +99,20 @@ void rank_core::add_segment(const item& i, sequence& s, instant now) {
   planned_segment segment;
   segment.sequence = s.key;
   segment.first_position = s.computed;
-  segment.tokens.reserve(i.rows);
+  segment.tokens.reserve(i.rows + i.drafts);
   for (std::uint32_t r = 0; r < i.rows; ++r)
     segment.tokens.push_back(s.token(s.computed + r));
   segment.draws = i.rows == s.remaining();
-  s.in_step = i.rows;
+  if (segment.draws && i.drafts > 0) {
+    segment.drafts = i.drafts;
+    segment.tokens.insert(segment.tokens.end(), s.drafts.begin(), s.drafts.begin() + i.drafts);
+  }
+  s.drafted_at = 0; // used up
+  s.in_step = i.rows + segment.drafts;
   s.draws = segment.draws;
   s.last_step = step_ + 1;
-  launched_.rows += i.rows;
+  launched_.rows += s.in_step;
+  launched_.draft_rows += segment.drafts;
   launched_.prefill_rows += i.prefill ? i.rows : 0;
   launched_.segments.push_back(std::move(segment));
 }

@@ -67,7 +67,7 @@ void rank_core::admit_waiting(instant now) {
 void rank_core::plan(instant now) {
   admit_waiting(now);
   items_.clear();
-  planned_rows_ = 0;
+  planned_rows_ = draft_rows_ = 0;
   plan_ready_ = true;
   const bool prompts = std::any_of(running_.begin(), running_.end(), [this](sequence_key key) {
     return sequences_.at(key)->remaining() > 1;
@@ -99,19 +99,43 @@ void rank_core::plan_decode_rows(std::uint32_t cap) {
   for (const sequence* s : ready_)
     items_.push_back({s->key, s->generation, 1, 0, false});
   planned_rows_ += static_cast<std::uint32_t>(ready_.size());
+  // Rows for drafts, as far as they leave prompts theirs; how many are verified shows at launch.
+  std::uint32_t guesses = 0;
+  for (const sequence* s : ready_)
+    if (s->speculation.mode == speculation_mode::fixed)
+      guesses += std::min(s->speculation.drafts, options_.draft_block);
+    else if (s->speculation.mode == speculation_mode::varlen && tuning_.planner.drafting())
+      guesses += options_.draft_block;
+  draft_rows_ = std::min(guesses, cap - std::min(cap, planned_rows_));
 }
 
-/// The oldest prompts first, each up to the cap.
+/// The oldest prompts first, each up to the cap, all of them within the step's time; the oldest
+/// gets a row at least.
 void rank_core::plan_prefill_rows() {
+  const std::uint32_t rows_max = options_.step_rows - draft_rows_;
+  step_shape shape;
+  if (options_.step_ms > 0)
+    for (const item& i : items_) // drafts are rows like others
+      shape.add(1.0 + draft_rows_ / static_cast<double>(items_.size()),
+                sequences_.at(i.key)->computed);
+  bool first = true;
   for (const sequence_key key : running_) {
-    if (planned_rows_ >= options_.step_rows)
+    if (planned_rows_ >= rows_max)
       return;
     const sequence& s = *sequences_.at(key);
     if (s.draws || s.remaining() <= 1 || is_paused(s))
       continue;
-    std::uint32_t rows = std::min(s.remaining(), options_.step_rows - planned_rows_);
+    std::uint32_t rows = std::min(s.remaining(), rows_max - planned_rows_);
     if (options_.prefill_rows_max > 0)
       rows = std::min(rows, options_.prefill_rows_max);
+    if (options_.step_ms > 0) {
+      if (!first && tuning_.cost.ms(shape) >= options_.step_ms)
+        return;
+      const double context = s.computed + s.in_step;
+      rows = std::min(rows, tuning_.cost.rows_within(options_.step_ms, shape, context));
+      shape.add(rows, context);
+    }
+    first = false;
     items_.push_back({s.key, s.generation, rows, 0, true});
     planned_rows_ += rows;
   }

@@ -35,6 +35,11 @@ struct rank_core::sequence {
   bool draws = false;           ///< in the step that is out
   std::uint64_t last_step = 0;  ///< with rows of it, or when it began to run
 
+  speculation_choice speculation;
+  std::vector<token_id> drafts;    ///< guesses behind known() == drafted_at, for the next launch
+  std::vector<float> draft_logits; ///< their confidences; empty: none
+  std::uint32_t drafted_at = 0;
+
   std::vector<token_id> fresh; ///< drawn, not settled: finish() decides which of them count
   std::vector<proto::position_logprobs> fresh_logprobs; ///< as `fresh`, if asked for
   std::optional<error> broken;                          ///< drawing failed behind `fresh`

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/core/kv_ledger.hpp"
+#include "engine/core/speculation_choice.hpp"
 #include "messaging/base/env.hpp"
 #include "messaging/base/ids.hpp"
 
@@ -31,6 +32,16 @@ struct rank_options {
   /// 1: a step is settled before the next begins. 2: the next one is launched first, and settling
   /// and planning overlap it. Tokens do not depend on it.
   std::uint32_t steps_in_flight = 1;
+  double step_ms =
+      0; ///< [ms] prompt chunks are cut so that a step takes no longer; 0: by rows only
+  speculation_choice speculation; ///< of requests that do not choose themselves
+  std::uint32_t draft_block = 0;  ///< [drafts] of one draft pass; 0: there are no draft layers
+};
+
+/// A sequence to draft for.
+struct draft_wish {
+  sequence_key sequence = 0;
+  token_id next = 0; ///< its last token, not computed yet
 };
 
 /// Rows of one sequence in a step.

@@ -16,6 +16,8 @@ namespace {
 using toy_steps::answer;
 using toy_steps::generate;
 using toy_steps::kv;
+using toy_steps::logits_of;
+using toy_steps::row_after;
 using toy_steps::samplers;
 using toy_steps::vocab;
 
@@ -70,7 +72,18 @@ private:
     o.kv_tokens = (41 + random_() % (random_() % 4 ? 10 : 80)) / o.page_tokens * o.page_tokens
                   + o.page_tokens;
     o.steps_in_flight = depth;
+    if (random_() % 4) {
+      o.draft_block = static_cast<std::uint32_t>(1 + random_() % 5);
+      o.speculation = random_speculation();
+    }
+    if (random_() % 4 == 0)
+      o.step_ms = static_cast<double>(1 + random_() % 8);
     return o;
+  }
+
+  engine::speculation_choice random_speculation() {
+    const auto code = static_cast<std::int32_t>(random_() % 7) - 1;
+    return engine::speculation_from_code(code).value();
   }
 
   proto::request_spec make_spec(std::uint64_t id) {
@@ -83,6 +96,8 @@ private:
     spec.sampling.max_tokens = static_cast<std::uint32_t>(1 + random_() % 20);
     spec.sampling.seed = random_();
     spec.sampling.logprobs = random_() % 2 ? 0 : -1;
+    spec.speculate = random_() % 5 != 0;
+    spec.drafts = random_() % 2 ? engine::speculation_code(random_speculation()) : 0;
     if (random_() % 2)
       spec.sampling.stop_token_ids = {static_cast<token_id>(random_() % vocab),
                                       static_cast<token_id>(random_() % vocab)};
@@ -215,8 +230,14 @@ private:
   /// One turn of the shell's loop.
   void step() {
     if (!core_.step_out()) {
+      draft();
       core_.launch(now_, out_);
       checked();
+      for (const engine::planned_segment& s : core_.launched().segments) {
+        EXPECT_LE(s.drafts, options_.draft_block);
+        EXPECT_TRUE(s.drafts == 0 || (s.draws && s.tokens.size() == s.drafts + 1));
+      }
+      EXPECT_LE(core_.launched().rows, options_.step_rows);
     }
     if (options_.steps_in_flight == 1 || !core_.step_out()) {
       core_.finish(now_, out_);
@@ -240,12 +261,58 @@ private:
     checked();
   }
 
+  /// A draft pass: guesses that are right, nearly right, wrong, too few, too late.
+  void draft() {
+    const auto all = core_.draft_wishes(now_);
+    const std::vector<engine::draft_wish> wishes{all.begin(), all.end()};
+    EXPECT_TRUE(wishes.empty() || options_.draft_block > 0);
+    if (wishes.empty())
+      return;
+    std::vector<std::uint64_t> rows;
+    for (const engine::draft_wish& w : wishes)
+      rows.push_back(row_after(kv_.row(w.sequence), w.next));
+    if (random_() % 4 == 0)
+      core_.finish(now_, out_); // its experts took their time
+    mail();
+    for (std::size_t i = 0; i < wishes.size(); ++i) {
+      std::vector<token_id> drafts;
+      std::vector<float> confidences;
+      while (drafts.size() < options_.draft_block && random_() % 16) {
+        std::vector<float> logits(vocab);
+        logits_of(rows[i], logits.data());
+        if (random_() % 5 == 0)
+          logits[random_() % vocab] += 4096;
+        const auto drawn = core_.draw_draft(wishes[i].sequence, logits, drafts);
+        ASSERT_TRUE(drawn);
+        drafts.push_back(random_() % 8 ? *drawn : static_cast<token_id>(random_() % vocab));
+        confidences.push_back(static_cast<float>(random_() % 100) / 10 - 4);
+        rows[i] = row_after(rows[i], drafts.back());
+      }
+      if (random_() % 8)
+        core_.offer_drafts(wishes[i].sequence, drafts, confidences);
+    }
+    core_.observe_draft_pass(1 + static_cast<double>(random_() % 100) / 50);
+    checked();
+    mail();
+  }
+
   void compute() {
     std::vector<std::vector<float>> values;
     for (const engine::planned_segment& s : core_.launched().segments)
       values.push_back(kv_.compute(s));
     std::vector<std::span<const float>> logits{values.begin(), values.end()};
-    core_.draw(logits, now_);
+    const auto outcome = core_.draw(logits, now_);
+    ASSERT_EQ(outcome.size(), values.size());
+    for (std::size_t i = 0; i < outcome.size(); ++i) {
+      const engine::planned_segment& s = core_.launched().segments[i];
+      EXPECT_LE(outcome[i].kept, s.tokens.size());
+      if (outcome[i].sequence != 0 && s.drafts > 0) {
+        EXPECT_EQ(outcome[i].kept, outcome[i].drawn);
+        sum_->drafted += s.drafts;
+        sum_->accepted += outcome[i].kept - 1;
+      }
+    }
+    core_.observe_step(1 + core_.launched().rows * 0.1 + static_cast<double>(random_() % 10) / 10);
     checked();
     EXPECT_EQ(kv_.sequences(), core_.running()); // what ended in the step is gone
   }
@@ -303,9 +370,11 @@ TEST(rank_steps, give_the_tokens_of_a_run_alone_at_either_depth) {
   EXPECT_GT(sum.preempted, 1'000U);
   EXPECT_GT(sum.withdrawn, 1'000U);
   EXPECT_GT(sum.attempts, 1'000U);
+  EXPECT_GT(sum.accepted, 10'000U);
+  EXPECT_GT(sum.drafted, sum.accepted + 10'000U);
   std::cout << sum.choices << " choices, " << sum.tokens << " tokens, " << sum.steps << " steps, "
             << sum.preempted << " preempted, " << sum.withdrawn << " withdrawn, " << sum.attempts
-            << " attempts\n";
+            << " attempts, " << sum.accepted << " of " << sum.drafted << " drafts accepted\n";
 }
 
 /// Steps that a sequence may have to wait for a row: all others that decode may come first.
