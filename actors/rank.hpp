@@ -7,6 +7,7 @@
 #include "actors/rank_kv.hpp"
 #include "engine/core/expert_call_core.hpp"
 #include "engine/core/rank_core.hpp"
+#include "engine/model/draft_runner.hpp"
 #include "engine/model/step.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/journal.hpp"
@@ -20,10 +21,12 @@ namespace di::actors {
 
 /// What a RANK is made of.
 struct rank_parts {
-  engine::rank_options options;                ///< kv_tokens and page_tokens as the pool has them
-  std::shared_ptr<engine::step_runner> runner; ///< used on the actor's thread only
+  engine::rank_options options;                 ///< kv_tokens and page_tokens as the pool has them
+  std::shared_ptr<engine::step_runner> runner;  ///< used on the actor's thread only
+  std::shared_ptr<engine::draft_runner> drafts; ///< likewise; null: no drafts
   engine::sampler_factory samplers;
   engine::kv_layout layout;
+  std::size_t taps_width = 0; ///< [values] of one row that feeds draft layers
   std::unique_ptr<engine::page_pool> pool;
   duration ask_after = std::chrono::milliseconds{500};  ///< expert calls without an answer
   std::size_t answer_bytes_max = std::size_t{16} << 20; ///< of one expert call
@@ -36,6 +39,7 @@ struct rank_parts {
 ///   idle --work_due--> computing --layer's MoE--> waits for experts --last answer--> computing
 ///   computing --done--> drawing --depth 1: settled--> idle (and work_due if there is more)
 ///                       drawing --depth 2: next launched--> computing
+///   (before a launch:)  drafting --layer's MoE--> waits for experts … --drawn--> launch
 ///
 /// Between two layers the mailbox is read, so a rank answers while it waits. Behind the calls of a
 /// layer it sends itself work_due: what can be done meanwhile (settling the last step, planning the
@@ -63,12 +67,16 @@ public:
 
 private:
   enum timer_kind : std::uint32_t { ask_due = 100 };
-  enum class phase : std::uint8_t { idle, experts };
+  enum class phase : std::uint8_t { idle, experts, drafts };
 
   void wake(outbox& out);
   void send_work(outbox& out);
-  void begin_step(instant now, outbox& out);
-  std::optional<result<engine::step_state>> launch(instant now, outbox& out);
+  using next_state = std::optional<result<engine::step_state>>; ///< nothing: no more to compute
+  next_state begin_step(instant now, outbox& out);
+  next_state begin_drafts(instant now);
+  next_state end_drafts(outbox& out);
+  next_state launch(instant now, outbox& out);
+  next_state end_step(outbox& out);
   result<engine::step_state> start_step();
   void go_on(result<engine::step_state> state, outbox& out);
   void overlap(instant now, outbox& out);
@@ -76,8 +84,14 @@ private:
   void send_calls(outbox& out);
   proto::expert_batch batch_of(const engine::expert_call& call) const;
   void draw(instant now);
+  result<void> feed_drafts();
+  const engine::expert_demand& demand() const;
+  result<engine::step_state> resume();
   void settle(instant now, outbox& out);
+  void give_up(const error& why, outbox& out);
   void fail_step(const error& why, outbox& out);
+  void drafts_failed(const error& why, outbox& out);
+  void await_readers(outbox& out);
   void resume_if_complete(outbox& out);
   void tell_installed(outbox& out);
   void reader_done(call_id call, outbox& out);
@@ -90,9 +104,12 @@ private:
   engine::expert_call_core calls_;
   phase phase_ = phase::idle;
   bool waited_ = false; ///< in the step that is out: mail was read
-  instant step_began_;
-  proto::step_finished drawn_;             ///< of the drawn step, without its tokens
-  std::optional<proto::expert_load> load_; ///< to be sent with it
+  instant step_began_, drafts_began_;
+  std::vector<engine::draft_wish> drafting_;   ///< of the pass that is out
+  std::vector<engine::drawn_segment> outcome_; ///< of the drawn step
+  bool drafts_failed_ = false;                 ///< the next step goes without
+  proto::step_finished drawn_;                 ///< of the drawn step, without its tokens
+  std::optional<proto::expert_load> load_;     ///< to be sent with it
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
   std::set<call_id> readers_; ///< of a failed step whose rows the own shard may still read
   bool work_sent_ = false, ask_armed_ = false, owes_installed_ = false;

@@ -120,7 +120,15 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
                        const proto::request_spec& request, std::uint32_t choice) {
     return make(request, choice);
   };
-  parts.runner = engine::own_step_runner(weights, settings.threads);
+  engine::rank_runners runners = engine::own_rank_runners(weights, settings.threads);
+  parts.runner = std::move(runners.steps);
+  parts.drafts = std::move(runners.drafts);
+  parts.taps_width =
+      spec.dspark_target_layer_ids.size() * static_cast<std::size_t>(spec.hidden_size);
+  if (parts.drafts)
+    o.draft_block = static_cast<std::uint32_t>(parts.drafts->block());
+  o.speculation = settings.steps.speculation;
+  o.step_ms = settings.steps.step_ms;
 
   shard_parts shard;
   shard.options.rank = settings.rank;

@@ -21,8 +21,24 @@ std::vector<token_id> rank_core::finish(instant now, outbox& out) {
   }
   out.count("di_rank_steps_total");
   out.count("di_rank_tokens_total", static_cast<double>(drawn.size()));
+  count_drafts(out);
   report(out);
   return drawn;
+}
+
+/// Drafts of the step that is settled; by position they are in get_rank.
+void rank_core::count_drafts(outbox& out) {
+  std::uint64_t verified = 0, accepted = 0;
+  for (std::size_t k = 0; k < drafts_max; ++k) {
+    verified += tuning_.verified[k];
+    accepted += tuning_.accepted[k];
+  }
+  if (verified == verified_told_)
+    return;
+  out.count("di_rank_drafts_verified_total", static_cast<double>(verified - verified_told_));
+  out.count("di_rank_drafts_accepted_total", static_cast<double>(accepted - accepted_told_));
+  verified_told_ = verified;
+  accepted_told_ = accepted;
 }
 
 /// Tokens count until the first that ends the choice; what was drawn behind it never was.

@@ -198,7 +198,7 @@ void rank_core::end(sequence& s, proto::choice_end how, instant now) {
   DI_CHECK(s.state != phase::ended);
   if (s.state == phase::running) {
     std::erase(running_, s.key);
-    if (s.in_step > 0)
+    if (s.in_step > 0 || s.drafting)
       closing_.push_back(s.key);
     else
       kv_->close(s.key);
@@ -282,7 +282,7 @@ void rank_core::check() const {
     in_step += s->in_step;
   }
   DI_CHECK(in_step <= (out_ ? launched_.rows : 0));
-  DI_CHECK(closing_.empty() || out_);
+  DI_CHECK(closing_.empty() || out_ || !wishes_.empty());
   DI_CHECK(running_.size() <= options_.running_max);
   DI_CHECK(std::is_sorted(running_.begin(), running_.end()));
   DI_CHECK(std::is_sorted(waiting_.begin(), waiting_.end()));

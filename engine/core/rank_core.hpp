@@ -75,7 +75,7 @@ public:
   /// @return one per segment, valid until the next launch()
   std::span<const drawn_segment> draw(std::span<const std::span<const float>> logits, instant now);
   /// Sequences of the next step that would have drafts verified; plans it if need be. A draft pass
-  /// for them may follow, then launch(). @pre no step is out
+  /// for them may follow: their KV stays until launch() or end_drafts(). @pre no step is out
   std::span<const draft_wish> draft_wishes(instant now);
   /// Draws the draft behind `before`. @param logits [vocab] of the draft layers
   result<token_id> draw_draft(sequence_key key, std::span<const float> logits,
@@ -84,12 +84,14 @@ public:
   /// @param confidences  [drafts] logits; may be empty if drafts were chosen without
   void offer_drafts(sequence_key key, std::span<const token_id> drafts,
                     std::span<const float> confidences);
+  /// The draft pass is given up.
+  void end_drafts();
   /// Whether any running sequence, or this one, feeds draft layers.
   bool wants_taps() const;
   bool wants_taps(sequence_key key) const;
   /// Measured times of the step that was drawn last, and of the last draft pass.
   void observe_step(double ms);
-  void observe_draft_pass(double ms);
+  void observe_draft_pass(std::uint32_t sequences, double ms);
   const rank_tuning& tuning() const noexcept { return tuning_; }
   /// Settles the drawn step. Nothing if there is none. @return its drawn tokens, in plan order
   std::vector<token_id> finish(instant now, outbox& out);
@@ -136,6 +138,7 @@ private:
   // rank_commit.cpp: what is told
   void settle_drawn(sequence& s, instant now, std::vector<token_id>& drawn);
   void commit(sequence& s, std::uint32_t from, instant now, outbox& out);
+  void count_drafts(outbox& out);
   void report(outbox& out);
   void arm_resend(outbox& out);
   // rank_plan.cpp: who runs
@@ -179,8 +182,9 @@ private:
   bool out_ = false;
   std::vector<drawn_segment> drawn_;     // of the last drawn step
   std::vector<sequence_key> unfinished_; // drawn, not settled
-  std::vector<sequence_key> closing_;    // ended while in the step that is out
+  std::vector<sequence_key> closing_;    // ended while in the step or draft pass that is out
   rank_tuning tuning_;
+  std::uint64_t verified_told_ = 0, accepted_told_ = 0; // [drafts] counted
   std::vector<draft_wish> wishes_;
   std::vector<token_id> pending_;               // scratch of draw_draft()
   std::vector<verify_offer> offers_;            // scratch of choose_drafts()

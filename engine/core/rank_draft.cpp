@@ -42,7 +42,7 @@ std::uint32_t rank_core::drafts_room(const sequence& s) const {
 
 std::span<const draft_wish> rank_core::draft_wishes(instant now) {
   DI_CHECK(!out_);
-  wishes_.clear();
+  end_drafts();
   if (options_.draft_block == 0 || !wants_taps())
     return wishes_;
   if (!plan_ready_)
@@ -63,7 +63,17 @@ std::span<const draft_wish> rank_core::draft_wishes(instant now) {
     std::erase_if(wishes_, [this](const draft_wish& w) {
       return sequences_.at(w.sequence)->speculation.mode == speculation_mode::varlen;
     });
+  for (const draft_wish& w : wishes_)
+    sequences_.at(w.sequence)->drafting = true;
   return wishes_;
+}
+
+void rank_core::end_drafts() {
+  for (const draft_wish& w : wishes_)
+    if (const auto at = sequences_.find(w.sequence); at != sequences_.end())
+      at->second->drafting = false;
+  wishes_.clear();
+  close_ended();
 }
 
 result<token_id> rank_core::draw_draft(sequence_key key, std::span<const float> logits,
@@ -154,8 +164,8 @@ void rank_core::observe_step(double ms) {
   tuning_.planner.observe_step(launched_.rows, ms, tuning_.cost.c_ms() * shape.work);
 }
 
-void rank_core::observe_draft_pass(double ms) {
-  tuning_.planner.observe_draft(static_cast<std::uint32_t>(wishes_.size()), ms);
+void rank_core::observe_draft_pass(std::uint32_t sequences, double ms) {
+  tuning_.planner.observe_draft(sequences, ms);
 }
 
 } // namespace di::engine

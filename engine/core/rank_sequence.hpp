@@ -39,6 +39,7 @@ struct rank_core::sequence {
   std::vector<token_id> drafts;    ///< guesses behind known() == drafted_at, for the next launch
   std::vector<float> draft_logits; ///< their confidences; empty: none
   std::uint32_t drafted_at = 0;
+  bool drafting = false; ///< in the draft pass that may be out
 
   std::vector<token_id> fresh; ///< drawn, not settled: finish() decides which of them count
   std::vector<proto::position_logprobs> fresh_logprobs; ///< as `fresh`, if asked for

@@ -157,7 +157,7 @@ private:
     EXPECT_TRUE(
         core_.on(proto::withdraw_request{spec.request, attempts_[spec.request]}, now_, out_));
     // Nothing is left of it as soon as no step computes it.
-    if (!core_.step_out()) {
+    if (!core_.step_out() && !drafting_) {
       EXPECT_EQ(kv_.sequences(), core_.running());
     }
   }
@@ -268,6 +268,7 @@ private:
     EXPECT_TRUE(wishes.empty() || options_.draft_block > 0);
     if (wishes.empty())
       return;
+    drafting_ = true;
     std::vector<std::uint64_t> rows;
     for (const engine::draft_wish& w : wishes)
       rows.push_back(row_after(kv_.row(w.sequence), w.next));
@@ -291,9 +292,15 @@ private:
       if (random_() % 8)
         core_.offer_drafts(wishes[i].sequence, drafts, confidences);
     }
-    core_.observe_draft_pass(1 + static_cast<double>(random_() % 100) / 50);
+    core_.observe_draft_pass(static_cast<std::uint32_t>(wishes.size()),
+                             1 + static_cast<double>(random_() % 100) / 50);
     checked();
     mail();
+    for (const engine::draft_wish& w : wishes)
+      kv_.row(w.sequence); // all have been readable until here
+    if (random_() % 16 == 0)
+      core_.end_drafts();
+    drafting_ = false;
   }
 
   void compute() {
@@ -353,6 +360,7 @@ private:
   std::vector<proto::request_spec> specs_;
   std::size_t next_ = 0;
   std::uint64_t patience_ = 0;
+  bool drafting_ = false;
   std::map<request_id, std::uint32_t> attempts_;
   std::set<request_id> gone_;
   std::map<std::pair<request_id, std::uint32_t>, seen> seen_;

@@ -112,6 +112,36 @@ TEST(serving, answers_the_same_bytes_at_any_rank_count) {
   EXPECT_EQ(first[1]["logprobs"].size(), first[1]["ids"].size());
 }
 
+TEST(serving, answers_the_same_bytes_with_drafts) {
+  const std::string prompts = mixed_prompts();
+  const auto plain = answers(run_batch(demo(), prompts, {}));
+  ASSERT_EQ(plain.size(), 6U);
+  for (const char* speculation : {"fixed:5", "fixed:2", "varlen"})
+    for (const std::uint32_t ranks : {1U, 3U}) {
+      SCOPED_TRACE(fmt::format("{} at {} ranks", speculation, ranks));
+      cluster_options options;
+      options.ranks = ranks;
+      options.speculation = speculation;
+      options.steps_in_flight = ranks == 1 ? 1 : 2;
+      options.step_rows = ranks == 3 ? 24 : 256;
+      options.step_ms = ranks == 3 ? 2 : 0;
+      const batch_outcome outcome = run_batch(demo(), prompts, options);
+      ASSERT_TRUE(outcome.finished);
+      EXPECT_EQ(outcome.finished->failed, 0U);
+      const auto got = answers(outcome);
+      ASSERT_EQ(got.size(), plain.size());
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_EQ(got[i].dump(), plain[i].dump());
+      EXPECT_FALSE(outcome.counts.contains("di_rank_draft_passes_failed_total"));
+      const auto accepted = outcome.counts.find("di_rank_drafts_accepted_total");
+      ASSERT_NE(accepted, outcome.counts.end());
+      EXPECT_GT(accepted->second, 20);
+      std::cout << speculation << ": " << accepted->second << " of "
+                << outcome.counts.at("di_rank_drafts_verified_total") << " drafts accepted in "
+                << outcome.counts.at("di_rank_steps_total") << " steps\n";
+    }
+}
+
 TEST(serving, keeps_order_and_reports_bad_lines) {
   std::string prompts = "{\"id\": 1, \"prompt\": \"a b\", \"max_tokens\": 20, \"seed\": 1}\n"
                         "\n"
