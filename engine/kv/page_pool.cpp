@@ -40,16 +40,19 @@ result<page_id> page_pool::acquire() {
   const std::uint32_t page = free_.back();
   free_.pop_back();
   references_[page] = 1;
+  ++changes_;
   return page_id{page};
 }
 
 void page_pool::share(page_id page) {
   DI_CHECK(page.v < references_.size() && references_[page.v] > 0);
   ++references_[page.v];
+  ++changes_;
 }
 
 void page_pool::release(page_id page) {
   DI_CHECK(page.v < references_.size() && references_[page.v] > 0);
+  ++changes_;
   if (--references_[page.v] == 0)
     free_.push_back(page.v);
 }

@@ -45,6 +45,8 @@ public:
   std::uint32_t pages() const noexcept { return static_cast<std::uint32_t>(references_.size()); }
   std::uint32_t free_pages() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
   std::size_t page_bytes() const noexcept { return page_bytes_; }
+  /// Grows with every change of a reference count.
+  std::uint64_t changes() const noexcept { return changes_; }
 
   /// Proves that no page is lost or handed out twice: every page is either on the free list, once,
   /// or has references.
@@ -58,6 +60,7 @@ private:
 
   std::byte* slab_;
   std::size_t page_bytes_;
+  std::uint64_t changes_ = 0;
   std::vector<std::uint32_t> references_; ///< [pages]
   std::vector<std::uint32_t> free_;       ///< stack, the page to hand out next at the end
 };

@@ -61,6 +61,12 @@ prefix_index::address prefix_index::root(std::string_view salt) const {
   return {c.low(), c.high()};
 }
 
+prefix_index::address prefix_index::weakened(const address& a) const noexcept {
+  if (options_.address_bits >= 64)
+    return a;
+  return {a.low & ((std::uint64_t{1} << options_.address_bits) - 1), 0};
+}
+
 prefix_index::step prefix_index::look_up(const address& above, std::uint32_t parent,
                                          std::span<const token_id> tokens, std::int64_t bounded_hit,
                                          std::string_view salt) const {
@@ -68,7 +74,7 @@ prefix_index::step prefix_index::look_up(const address& above, std::uint32_t par
   c.add(static_cast<std::uint64_t>(bounded_hit));
   for (const token_id token : tokens)
     c.add(static_cast<std::uint32_t>(token));
-  step out{{c.low(), c.high()}, none, false};
+  step out{weakened({c.low(), c.high()}), none, false};
   const auto known = by_address_.find(out.at);
   if (known == by_address_.end())
     return out;
@@ -153,18 +159,20 @@ void prefix_index::publish(prefix_cursor& cursor, std::span<const token_id> toke
     return;
   address above = cursor.life == 0 ? root(key.salt) : nodes_[cursor.node].at;
   std::uint32_t parent = cursor.life == 0 ? none : cursor.node;
+  bool added = false;
   for (std::size_t i = cursor.pages; i < count; ++i) {
     const auto text = tokens.subspan(i * size, size);
     const std::int64_t lineage = lineage_at(key, i * size);
     const step next = look_up(above, parent, text, lineage, key.salt);
     if (next.collides)
       break;
+    added = added || next.found == none;
     parent = next.found != none ? next.found
                                 : insert(next.at, parent, pages[i], text, lineage, key.salt);
     above = next.at;
     cursor = {parent, nodes_[parent].life, i + 1};
   }
-  if (parent != none)
+  if (added)
     touch_path(parent);
 }
 
@@ -266,6 +274,8 @@ std::uint32_t prefix_index::evict(std::uint32_t pages) {
 }
 
 std::uint32_t prefix_index::evictable_pages() const {
+  if (counted_at_ == pool_.changes())
+    return evictable_;
   std::vector<std::uint32_t> gone(nodes_.size(), 0); // children that could go
   std::uint32_t count = 0;
   for (std::uint32_t n = oldest_; n != none; n = nodes_[n].newer) {
@@ -275,6 +285,8 @@ std::uint32_t prefix_index::evictable_pages() const {
     if (nodes_[n].parent != none)
       ++gone[nodes_[n].parent];
   }
+  counted_at_ = pool_.changes();
+  evictable_ = count;
   return count;
 }
 

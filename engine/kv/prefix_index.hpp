@@ -50,6 +50,7 @@ struct prefix_index_options {
   std::string contract;           ///< contract id; part of every address
   std::int64_t page_tokens = 128; ///< [tokens] of one page
   std::size_t snapshot_bytes = 0; ///< [bytes] of all snapshots together; 0: keeps none
+  unsigned address_bits = 128;    ///< fewer only to test what equal addresses do
 };
 
 struct prefix_index_counts {
@@ -109,7 +110,8 @@ public:
   /// Evicts until the pool has `pages` free ones.
   /// @errors ec::kv_exhausted; then nothing was evicted
   result<void> make_room(std::uint32_t pages);
-  /// Pages that evict() could free now; walks over all nodes.
+  /// Pages that evict() could free now. Walks over all nodes if references changed since the last
+  /// time.
   std::uint32_t evictable_pages() const;
   /// Forgets everything.
   void clear();
@@ -156,6 +158,7 @@ private:
   static std::int64_t lineage_at(const prefix_key& key, std::size_t position) noexcept;
 
   address root(std::string_view salt) const;
+  address weakened(const address& a) const noexcept;
   step look_up(const address& above, std::uint32_t parent, std::span<const token_id> tokens,
                std::int64_t bounded_hit, std::string_view salt) const;
   std::vector<std::uint32_t> walk(std::span<const token_id> tokens, const prefix_key& key) const;
@@ -181,6 +184,8 @@ private:
   std::map<std::uint64_t, std::pair<std::uint32_t, std::size_t>> by_age_; ///< snapshots: node, kind
   std::size_t snapshot_bytes_ = 0;
   prefix_index_counts counts_;
+  mutable std::uint64_t counted_at_ = ~std::uint64_t{0}; ///< pool_.changes() of evictable_
+  mutable std::uint32_t evictable_ = 0;
 };
 
 } // namespace di::engine
