@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <utility>
 
 namespace di::engine {
 
@@ -51,7 +49,7 @@ bool verify_planner::wants_drafts(std::uint32_t sequences, std::uint32_t drafted
                                   std::uint32_t other_rows) {
   if (sequences == 0)
     return false;
-  if (seen_offers_ <= 0 || step_.known() < 2)
+  if (blocks_ < options_.warmup_blocks || seen_offers_ <= 0 || step_.known() < 2)
     return true;
   const double plain =
       (sequences + drafted_anyway)
@@ -61,19 +59,22 @@ bool verify_planner::wants_drafts(std::uint32_t sequences, std::uint32_t drafted
     if (!drafting_)
       probe_after_ = options_.probe_first;
     drafting_ = true;
+    probe_left_ = 0;
     return true;
   }
   if (drafting_) {
     drafting_ = false;
     since_draft_ = 0;
   }
-  ++skipped_;
-  if (++since_draft_ < probe_after_)
+  if (probe_left_ > 0)
+    return true;
+  if (++since_draft_ < probe_after_) {
+    ++skipped_;
     return false;
-  since_draft_ = 0; // a probe: fresh survivals and times, in case they have changed
+  }
+  since_draft_ = 0; // a try: fresh survivals, outcomes and times, in case they have changed
   probe_after_ = std::min(2 * probe_after_, options_.probe_max);
-  --skipped_;
-  probing_ = true;
+  probe_left_ = std::max(options_.probe_blocks, 1U);
   return true;
 }
 
@@ -135,30 +136,53 @@ const verify_plan& verify_planner::choose(std::span<const verify_offer> offers,
     context += offers[i].context;
   }
   remember();
+  if (probe_left_ > 0) { // a try needs no more than so many sequences
+    std::uint32_t left = probe_left_;
+    varlen = 0;
+    for (std::uint32_t& count : counts_) {
+      count = left > 0 ? count : 0;
+      left -= count > 0 ? 1 : 0;
+      varlen += count;
+    }
+  }
 
   ms_.resize(std::min(varlen, room - fixed) + 1);
   const bool modelled = step_.known() >= 2;
-  if (modelled) {
-    step_.fill(plain + fixed, ms_);
-    const double draft_ms = draft_.ms(drafted);
-    const double mean = offers.empty() ? 0 : context / static_cast<double>(offers.size());
-    const double base = draft_ms + context_cost_ * (context + fixed * mean);
-    for (std::size_t k = 0; k < ms_.size(); ++k)
-      ms_[k] += base + context_cost_ * mean * static_cast<double>(k);
-  } else {
-    std::fill(ms_.begin(), ms_.end(), 1.0); // no slope known: verify all, and so learn it
+  const double draft_ms = draft_.ms(drafted);
+  const double mean = offers.empty() ? 0 : context / static_cast<double>(offers.size());
+  const double base = draft_ms + context_cost_ * (context + fixed * mean);
+  step_.fill(plain + fixed, ms_);
+  for (std::size_t k = 0; k < ms_.size(); ++k)
+    ms_[k] += base + context_cost_ * mean * static_cast<double>(k);
+  if (modelled && !explores()) {
+    search_.run(survivals_, counts_, ms_, tokens, options_.lengths, plan_);
+  } else { // verify all, and so learn what it costs and yields
+    flat_.assign(ms_.size(), 1.0);
+    search_.run(survivals_, counts_, flat_, tokens, {0, 0, options_.lengths.survival_min}, plan_);
+    plan_.step_ms = modelled ? ms_[plan_.drafts] : 0;
   }
-  if (std::exchange(probing_, false))
-    ms_[0] = std::numeric_limits<double>::infinity(); // measure a step with drafts once
-  search_.run(survivals_, counts_, ms_, tokens, options_.lengths, plan_);
-  if (!modelled)
-    plan_.step_ms = 0;
+  note_blocks();
   plan_.drafts += fixed;
   for (std::size_t i = 0; i < offers.size(); ++i)
     plan_.lengths[i] += fixed_[i];
   ++plans_;
   ++by_kind_[static_cast<std::size_t>(plan_.how)];
   return plan_;
+}
+
+/// Whether this plan serves to learn.
+bool verify_planner::explores() const noexcept {
+  const std::uint32_t every = options_.explore_every;
+  return blocks_ < options_.warmup_blocks || probe_left_ > 0
+         || (every > 0 && plans_ % every == every - 1);
+}
+
+void verify_planner::note_blocks() noexcept {
+  std::uint32_t blocks = 0;
+  for (const std::uint32_t length : plan_.lengths)
+    blocks += length > 0 ? 1 : 0;
+  blocks_ += blocks;
+  probe_left_ -= std::min(probe_left_, std::max(blocks, 1U)); // nobody was fed: it is over some day
 }
 
 std::string verify_planner::to_string() const {

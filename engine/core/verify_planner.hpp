@@ -13,6 +13,9 @@
 // than any fixed length or none, and at small loads, where trimming gains nothing, the sort is
 // skipped ("verify all" when even the cheapest possible step would not be faster by gain_min).
 //
+// A confidence head that has not been corrected may say anything, and what is never verified is
+// never corrected. So the first blocks are verified in full, and one plan in 128 after them.
+//
 // Order of one step in RANK:
 //   wants_drafts()  before the draft pass; false: skip it, the step is plain
 //   choose()        after it, with the fresh survivals
@@ -41,12 +44,18 @@ struct verify_offer {
 
 struct verify_planner_options {
   length_rules lengths{};
-  double gain_on = 0.02;          ///< what drafting must gain to be switched on again
-  std::uint32_t rows_max = 0;     ///< [rows] of a step at most, drafts included; 0: no bound
-  std::uint32_t probe_first = 64; ///< [steps] without drafts before one tries again; doubles
-  std::uint32_t probe_max = 1024; ///< [steps] up to here
-  std::uint32_t feed_before = 24; ///< [steps] before such a step in which rows are fed
-  double forget = 0.98;           ///< per step, of what survivals look like
+  double gain_on = 0.02;           ///< what drafting must gain to be switched on again
+  std::uint32_t rows_max = 0;      ///< [rows] of a step at most, drafts included; 0: no bound
+  std::uint32_t probe_first = 256; ///< [steps] without drafts before one tries again; doubles
+  std::uint32_t probe_max = 2048;  ///< [steps] up to here
+  std::uint32_t probe_blocks =
+      8; ///< sequences, over as many steps as it takes, that such a try has
+  std::uint32_t warmup_blocks = 64; ///< sequences that verify all before anything is weighed: until
+                                    ///< then confidences are not corrected by outcomes
+  std::uint32_t explore_every = 128; ///< [plans] one verifies all, so that no position goes without
+                                     ///< outcomes; 0: never
+  std::uint32_t feed_before = 24;    ///< [steps] before such a step in which rows are fed
+  double forget = 0.98;              ///< per step, of what survivals look like
   step_table_options step{}, draft{};
 };
 
@@ -77,7 +86,7 @@ public:
   /// some steps before one that tries it. Without, only fixed ones need it. A sequence that was not
   /// fed up to its end cannot be drafted for until it was.
   bool wants_feed() const noexcept {
-    return drafting_ || probe_after_ - since_draft_ <= options_.feed_before;
+    return drafting_ || probe_left_ > 0 || probe_after_ - since_draft_ <= options_.feed_before;
   }
 
   /// @param other_rows  [rows] of the step beyond one per offer
@@ -99,6 +108,8 @@ public:
 private:
   static constexpr std::size_t bins = 64;
   void remember();
+  bool explores() const noexcept;
+  void note_blocks() noexcept;
   std::uint32_t sort_out(std::span<const verify_offer> offers, std::uint32_t room, double& tokens);
   double drafting_rate(std::uint32_t sequences, std::uint32_t drafted_anyway,
                        std::uint32_t other_rows) const;
@@ -108,13 +119,15 @@ private:
   double context_cost_ = 0;
   verify_plan plan_;
   length_search search_;
-  std::vector<double> ms_;
+  std::vector<double> ms_, flat_;
   std::vector<std::span<const float>> survivals_;
   std::vector<std::uint32_t> counts_, fixed_;
   std::array<double, bins> seen_{}; ///< decayed number of survivals by value
   double seen_offers_ = 0;          ///< decayed number of offers
-  bool drafting_ = true, probing_ = false;
+  bool drafting_ = true;
   std::uint32_t since_draft_ = 0, probe_after_ = 0;
+  std::uint32_t probe_left_ = 0; // [sequences] that the try going on still has
+  std::uint64_t blocks_ = 0;     // sequences that had drafts verified
   std::uint64_t plans_ = 0, skipped_ = 0;
   std::array<std::uint64_t, 4> by_kind_{};
 };

@@ -7,10 +7,10 @@
 //
 // One run decodes all sequences side by side without drafts, then the same with each of `lengths`
 // drafts, then with as many as the planner chooses; ratios are those of the medians over runs. The
-// planner learns from all sides' steps; a first run that does not count is its profile. Seconds are
-// processor time of this process with one thread (a busy machine then does not count) and leave the
-// prefill out. All sides must give the same tokens. `demo` answers its own questions; a preset
-// continues random prompts.
+// planner learns from all sides' steps; the first runs, which do not count, are its profile.
+// Seconds are processor time of this process with one thread (a busy machine then does not count)
+// and leave the prefill out. All sides must give the same tokens. `demo` answers its own questions;
+// a preset continues random prompts.
 #include "engine/core/text_sampler.hpp"
 #include "tests/support/speculative_loop.hpp"
 
@@ -99,8 +99,9 @@ void measure(speculative_loop& loop, const settings& set,
     choices[i].spec.sampling.ignore_eos = true;
   }
   loop_tuning tuning;
-  std::vector<side> sides(set.lengths.size() + 2); // none, each length, planned
-  for (int r = -1; r < set.runs; ++r) {
+  std::vector<side> sides(set.lengths.size() + 2);       // none, each length, planned
+  const int warm = 1 + static_cast<int>(16 / sequences); // until confidences are corrected
+  for (int r = -warm; r < set.runs; ++r) {
     std::vector<loop_answer> plain;
     for (std::size_t s = 0; s < sides.size(); ++s) {
       const bool planned = s + 1 == sides.size();

@@ -168,6 +168,7 @@ load_result replay(const step_time& time, const draft_mixture& drafts, std::uint
                    std::uint32_t steps, std::uint64_t seed) {
   engine::verify_planner_options options;
   options.lengths.trim_ms = time.s;
+  options.warmup_blocks = options.explore_every = 0; // confidences are right from the start
   engine::verify_planner planner{options};
   for (std::uint32_t rows = 1; rows <= 2048; rows += std::max(1U, rows / 5))
     planner.profile_step(rows, time.of(rows));
