@@ -11,7 +11,7 @@ expert_shard_actor::expert_shard_actor(shard_parts parts)
 }
 
 void expert_shard_actor::wake(outbox& out) {
-  if (work_sent_ || !core_.has_work())
+  if (work_sent_ || (!core_.has_work() && !core_.next_load()))
     return;
   work_sent_ = true;
   out.send(engine::shard_path(parts_.options.rank), proto::work_due{++turn_});
@@ -27,6 +27,22 @@ result<void> expert_shard_actor::on(const proto::ask_call& m, instant now, outbo
   return core_.on(m, now, out);
 }
 
+result<void> expert_shard_actor::on(const proto::placement_proposed& m, instant, outbox& out) {
+  DI_TRY(engine::placement made, engine::placement::from(m.next));
+  core_.propose(std::make_shared<const engine::placement>(std::move(made)), out);
+  if (parts_.loader)
+    for (const engine::layer_expert& e : core_.slots().loads())
+      parts_.loader->announce(e.layer, expert_id{e.expert});
+  wake(out);
+  return {};
+}
+
+result<void> expert_shard_actor::on(const proto::placement_settled& m, instant, outbox& out) {
+  core_.retire(m.placement);
+  release(out);
+  return {};
+}
+
 result<void> expert_shard_actor::on(const proto::placement_published& m, instant, outbox& out) {
   DI_TRY(engine::placement made, engine::placement::from(m));
   core_.install(std::make_shared<const engine::placement>(std::move(made)));
@@ -38,8 +54,42 @@ result<void> expert_shard_actor::on(const proto::placement_published& m, instant
 
 result<void> expert_shard_actor::on(const proto::work_due&, instant, outbox& out) {
   work_sent_ = false;
-  if (!core_.has_work())
-    return {};
+  if (core_.next_load() && (!core_.has_work() || ++slices_since_load_ > slices_per_load))
+    load(out);
+  if (core_.has_work())
+    compute(out);
+  release(out);
+  wake(out);
+  return {};
+}
+
+/// One part of an expert that a proposed placement brings.
+void expert_shard_actor::load(outbox& out) {
+  slices_since_load_ = 0;
+  const engine::layer_expert e = *core_.next_load();
+  if (loading_ != e) {
+    loading_ = e;
+    load_done_ = 0;
+  }
+  const std::size_t bytes = parts_.loader ? parts_.loader->touch(e.layer, expert_id{e.expert},
+                                                                 load_done_, parts_.load_bytes)
+                                          : 0;
+  load_done_ += bytes;
+  if (bytes > 0)
+    return;
+  loading_.reset();
+  core_.loaded(out);
+}
+
+void expert_shard_actor::release(outbox& out) {
+  for (const engine::layer_expert& e : core_.take_released()) {
+    out.count("di_expert_shard_slots_released_total");
+    if (parts_.loader)
+      parts_.loader->release(e.layer, expert_id{e.expert});
+  }
+}
+
+void expert_shard_actor::compute(outbox& out) {
   const engine::expert_slice& slice = core_.next_slice();
   const trace::span computing{trace::kind::experts,
                               {.rows = static_cast<std::uint32_t>(slice.entries.size()),
@@ -70,8 +120,6 @@ result<void> expert_shard_actor::on(const proto::work_due&, instant, outbox& out
     core_.finish_slice(out);
   else
     core_.fail_slice(done.error(), out);
-  wake(out);
-  return {};
 }
 
 result<proto::shard_state> expert_shard_actor::on(const proto::get_shard&) const {

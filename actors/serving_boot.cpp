@@ -58,6 +58,7 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   engine::rebalancer_options placing;
   placing.groups = expert_groups(model.spec);
   placing.redundant = settings.redundant_experts;
+  placing.policy = settings.rebalance;
   placing.listeners = {"/control/scheduler", settings.gateway};
   spawn_options watched;
   watched.ended = settings.ended;
@@ -95,6 +96,8 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   rank_parts parts;
   parts.layout = engine::make_kv_layout(spec);
   parts.listeners = settings.listeners;
+  if (settings.rebalance.mode != engine::rebalance_mode::off)
+    parts.load = {settings.rebalance.window_steps, settings.rebalance.bins};
   engine::rank_options& o = parts.options;
   o.rank = settings.rank;
   o.life = settings.life;
@@ -135,6 +138,7 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   shard.options.life = settings.life;
   shard.options.hidden = static_cast<std::uint32_t>(spec.hidden_size);
   shard.runner = engine::own_expert_runner(weights, settings.threads);
+  shard.loader = engine::own_expert_loader(weights);
 
   spawn_options alone;
   alone.detached = true;

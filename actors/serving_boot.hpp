@@ -5,6 +5,7 @@
 
 #include "actors/batch_gateway.hpp"
 #include "actors/system.hpp"
+#include "engine/core/rebalancer_core.hpp"
 #include "engine/core/step_settings.hpp"
 #include "engine/model/loaded_model.hpp"
 #include "engine/text/tokenizer.hpp"
@@ -37,6 +38,7 @@ result<model_outline> read_model_outline(const std::filesystem::path& folder,
 
 struct control_settings {
   std::uint32_t redundant_experts = 0;
+  engine::rebalance_policy rebalance;
   address gateway = "/gateway/0";          ///< hears of settled placements
   std::function<void(const error&)> ended; ///< of each actor, once, when it ends
 };
@@ -74,6 +76,7 @@ struct rank_settings {
   std::uint32_t prefill_rows = 0; ///< [rows] of one prompt in one step; 0: step_rows
   std::uint32_t running_max = 64; ///< [sequences]
   engine::step_settings steps;
+  engine::rebalance_policy rebalance;      ///< as REBALANCER has it
   address listeners = topic_address;       ///< gets step_finished
   std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends
 };

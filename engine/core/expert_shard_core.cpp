@@ -16,8 +16,42 @@ address shard_path(rank_id rank) {
 }
 
 void expert_shard_core::install(std::shared_ptr<const placement> p) {
-  if (!placement_ || p->version() > placement_->version())
-    placement_ = std::move(p);
+  slots_.install(std::move(p));
+}
+
+void expert_shard_core::propose(std::shared_ptr<const placement> p, outbox& out) {
+  slots_.propose(std::move(p));
+  tell_prepared(out);
+}
+
+void expert_shard_core::retire(epoch settled) {
+  slots_.retire(settled);
+}
+
+void expert_shard_core::loaded(outbox& out) {
+  slots_.loaded();
+  out.count("di_expert_shard_slots_loaded_total");
+  tell_prepared(out);
+}
+
+void expert_shard_core::tell_prepared(outbox& out) {
+  if (const auto done = slots_.take_prepared())
+    out.send("/control/rebalancer",
+             proto::placement_prepared{options_.rank, options_.life, done->version, done->loaded});
+}
+
+bool expert_shard_core::is_open(const layer_expert& e) const {
+  for (const lane* l : {&decode_, &prefill_})
+    for (const auto& call : *l)
+      if (call->batch.layer == e.layer
+          && std::find(call->batch.expert.begin(), call->batch.expert.end(), e.expert)
+                 != call->batch.expert.end())
+        return true;
+  return false;
+}
+
+std::vector<layer_expert> expert_shard_core::take_released() {
+  return slots_.take_released([this](const layer_expert& e) { return is_open(e); });
 }
 
 result<void> expert_shard_core::admissible(const proto::expert_batch& m) const {
@@ -34,9 +68,10 @@ result<void> expert_shard_core::admissible(const proto::expert_batch& m) const {
       || m.scales.size() != std::size_t{m.rows} * (m.hidden / 32))
     return fail(ec::bad_shape, "{} rows of width {} with {} code and {} scale bytes", m.rows,
                 m.hidden, m.codes.size(), m.scales.size());
-  const std::uint32_t experts = placement_ ? placement_->experts(m.layer) : 0;
+  const placement* known = slots_.current();
+  const std::uint32_t experts = known ? known->experts(m.layer) : 0;
   for (std::size_t i = 0; i < entries; ++i)
-    if (m.row[i] >= m.rows || (placement_ && m.expert[i] >= experts))
+    if (m.row[i] >= m.rows || (known && m.expert[i] >= experts))
       return fail(ec::bad_argument, "entry {}: row {} of {}, expert {} of {} in layer {}", i,
                   m.row[i], m.rows, m.expert[i], experts, m.layer.v);
   if (decode_.size() + prefill_.size() >= options_.calls_max)
@@ -53,19 +88,19 @@ result<void> expert_shard_core::on(const proto::expert_batch& m, instant, outbox
                                                        fine.error().code, fine.error().what});
     return {};
   }
-  // A caller with a newer placement knows better what lives here than this shard does.
-  if (placement_ && m.placement <= placement_->version()) {
-    const auto self = placement_->index_of(options_.rank);
+  // A caller with a newer placement knows better what lives here than this shard does; one with an
+  // older one is served as long as that is not retired.
+  if (slots_.current() && m.placement <= version()) {
     std::vector<std::uint32_t> missing;
     for (const std::uint32_t expert : m.expert)
-      if (!self || !placement_->holds(*self, m.layer, expert))
+      if (!slots_.holds(m.layer, expert))
         missing.push_back(expert);
     if (!missing.empty()) {
       std::sort(missing.begin(), missing.end());
       missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
       out.count("di_expert_shard_calls_moved_total");
       out.send(rank_path(m.caller), proto::expert_moved{m.call, options_.rank, options_.life,
-                                                        placement_->version(), std::move(missing)});
+                                                        version(), std::move(missing)});
       return {};
     }
   }

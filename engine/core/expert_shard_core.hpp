@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decisions of EXPERT_SHARD: which of the calls that have come run next and together, and what is
-// answered to calls that cannot be served. Computes nothing; holds no request state.
+// answered to calls that cannot be served. Computes and loads nothing; holds no request state.
 #pragma once
 
+#include "engine/core/expert_slots.hpp"
 #include "engine/moe/placement.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/outbox.hpp"
@@ -47,13 +48,27 @@ struct expert_slice {
 /// Owned by the EXPERT_SHARD shell; used on its thread only.
 class expert_shard_core {
 public:
-  explicit expert_shard_core(shard_options options) : options_{options} {}
+  explicit expert_shard_core(shard_options options) : options_{options}, slots_{options.rank} {}
 
   void install(std::shared_ptr<const placement> p);
+  /// What this shard gets from the next placement is to be loaded; placement_prepared follows.
+  void propose(std::shared_ptr<const placement> p, outbox& out);
+  /// All ranks follow this version: what only older ones had here drains.
+  void retire(epoch settled);
   result<void> on(const proto::expert_batch& m, instant now, outbox& out);
   result<void> on(const proto::ask_call& m, instant now, outbox& out);
   proto::shard_state state() const;
-  epoch version() const noexcept { return placement_ ? placement_->version() : epoch{}; }
+  epoch version() const noexcept {
+    return slots_.current() ? slots_.current()->version() : epoch{};
+  }
+
+  const expert_slots& slots() const noexcept { return slots_; }
+  /// An expert to load in the background; none if nothing is to be loaded.
+  std::optional<layer_expert> next_load() const { return slots_.next_load(); }
+  /// next_load() is loaded.
+  void loaded(outbox& out);
+  /// Experts that nobody will ask for any more and no call at hand needs, given once.
+  std::vector<layer_expert> take_released();
 
   bool has_work() const noexcept { return !decode_.empty() || !prefill_.empty(); }
   /// The next slice. @pre has_work() and no slice is out
@@ -68,10 +83,12 @@ private:
   using lane = std::deque<std::unique_ptr<queued_call>>;
   result<void> admissible(const proto::expert_batch& m) const;
   bool is_queued(rank_id caller, incarnation life, call_id call) const;
+  bool is_open(const layer_expert& e) const;
+  void tell_prepared(outbox& out);
   void answer(queued_call& call, outbox& out);
 
   shard_options options_;
-  std::shared_ptr<const placement> placement_;
+  expert_slots slots_;
   lane decode_, prefill_;
   std::uint32_t decode_turns_ = 0;
   expert_slice slice_;

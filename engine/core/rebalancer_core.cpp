@@ -1,24 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// Publishing a placement until everyone follows it.
+// From loads to plans, and from plans to placements that everyone follows.
 #include "engine/core/rebalancer_core.hpp"
 
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
+#include "engine/moe/eplb.hpp"
+#include "engine/moe/random_placement.hpp"
+
+#include <algorithm>
+#include <charconv>
 
 namespace di::engine {
+
+result<rebalance_policy> parse_rebalance(std::string_view text) {
+  rebalance_policy p;
+  if (text == "off")
+    return p;
+  if (text == "auto") {
+    p.mode = rebalance_mode::automatic;
+    return p;
+  }
+  constexpr std::string_view forced = "forced";
+  if (text.starts_with(forced)) {
+    p.mode = rebalance_mode::forced;
+    p.window_steps = 8;
+    std::string_view rest = text.substr(forced.size());
+    bool good = rest.empty();
+    if (rest.starts_with(':')) {
+      rest.remove_prefix(1);
+      const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), p.window_steps);
+      good = read.ec == std::errc{} && read.ptr == rest.data() + rest.size() && p.window_steps > 0
+             && p.window_steps <= 1'000'000;
+    }
+    p.bins = 1;
+    p.interval_steps = p.window_steps;
+    if (good)
+      return p;
+  }
+  return fail(ec::bad_config, "'{}' is none of off, auto, forced, forced:STEPS (1 to 1000000)",
+              text);
+}
+
+rebalancer_core::rebalancer_core(rebalancer_options options)
+    : options_{std::move(options)}, loads_{options_.groups, options_.policy.bins} {
+}
+
+// --- bringing a placement about
 
 result<void> rebalancer_core::install_view(epoch view, std::span<const placed_rank> ranks, instant,
                                            outbox& out) {
   if (placement_.ranks() > 0 && view <= placement_.view())
     return {};
-  const epoch version{placement_.version().v + 1};
-  DI_TRY(placement_,
-         placement::contiguous(options_.groups, ranks, options_.redundant, version, view));
-  waiting_.clear();
-  for (const placed_rank& r : ranks) {
-    waiting_.insert(rank_path(r.rank));
-    waiting_.insert(shard_path(r.rank));
-  }
-  out.count("di_rebalancer_placements_total");
+  DI_TRY(placement_, placement::contiguous(options_.groups, ranks, options_.redundant,
+                                           epoch{++version_}, view));
+  goal_.clear(); // a plan for other ranks
+  loads_.clear();
+  progress_.clear();
   publish(out);
   return {};
 }
@@ -31,37 +67,235 @@ result<void> rebalancer_core::on(const proto::view_committed& m, instant now, ou
 }
 
 void rebalancer_core::publish(outbox& out) {
+  phase_ = phase::publishing;
+  waiting_.clear();
+  for (const rank_id r : placement_.published().ranks) {
+    waiting_.insert(rank_path(r));
+    waiting_.insert(shard_path(r));
+  }
+  out.count("di_rebalancer_placements_total");
+  send_all(out);
+}
+
+void rebalancer_core::send_all(outbox& out) {
   for (const address& who : waiting_)
-    out.send(who, placement_.published());
-  out.arm({resend_due, placement_.version().v}, options_.resend_after);
+    if (phase_ == phase::proposing)
+      out.send(who, proto::placement_proposed{next_.published()});
+    else
+      out.send(who, placement_.published());
+  out.arm({resend_due, version_}, options_.resend_after);
+}
+
+/// The next layers of the plan, as many as an epoch may load, at least one. Nothing if all are
+/// where they should be.
+void rebalancer_core::propose_next(outbox& out) {
+  proto::placement_published m = placement_.published();
+  const std::uint32_t ranks = static_cast<std::uint32_t>(placement_.ranks());
+  std::uint32_t moves = 0, layers = 0;
+  for (std::size_t g = 0; g < goal_.size(); ++g) {
+    proto::placement_group& group = m.groups[g];
+    const std::size_t of_layer = std::size_t{ranks} * group.slots;
+    table now = table_of(g);
+    for (std::uint32_t layer = 0; layer < group.layers; ++layer) {
+      const auto wanted = std::span{goal_[g]}.subspan(layer * of_layer, of_layer);
+      const auto held = std::span{now}.subspan(layer * of_layer, of_layer);
+      const std::uint32_t cost = moves_between(held, wanted, ranks);
+      if (std::equal(held.begin(), held.end(), wanted.begin())
+          || (layers > 0 && moves + cost > options_.policy.epoch_moves))
+        continue;
+      std::copy(wanted.begin(), wanted.end(), held.begin());
+      moves += cost;
+      ++layers;
+    }
+    group.expert_of_slot = std::move(now);
+  }
+  if (layers == 0) {
+    goal_.clear();
+    return;
+  }
+  m.placement = epoch{++version_};
+  auto made = placement::from(m);
+  if (!made) { // a plan is legal; whatever is wrong, experts stay where they are
+    out.count("di_rebalancer_plans_failed_total");
+    goal_.clear();
+    return;
+  }
+  next_ = std::move(*made);
+  phase_ = phase::proposing;
+  for (const rank_id r : next_.published().ranks)
+    waiting_.insert(shard_path(r));
+  out.count("di_rebalancer_moves_total", moves);
+  out.count("di_rebalancer_layers_total", layers);
+  send_all(out);
+}
+
+result<void> rebalancer_core::on(const proto::placement_prepared& m, instant, outbox& out) {
+  const auto index = next_.index_of(m.rank);
+  if (phase_ != phase::proposing || m.placement != next_.version() || !index
+      || next_.rank_at(*index).life != m.life || waiting_.erase(shard_path(m.rank)) == 0)
+    return {};
+  out.count("di_rebalancer_slots_loaded_total", m.loaded);
+  if (waiting_.empty()) {
+    placement_ = next_;
+    publish(out);
+  }
+  return {};
 }
 
 result<void> rebalancer_core::on(const proto::placement_installed& m, instant, outbox& out) {
-  if (m.placement != placement_.version() || waiting_.erase(m.who) == 0 || !waiting_.empty())
+  if (phase_ != phase::publishing || m.placement != placement_.version()
+      || waiting_.erase(m.who) == 0 || !waiting_.empty())
     return {};
-  proto::placement_settled settled{placement_.version(), placement_.view(),
-                                   placement_.published().ranks, placement_.published().lives};
-  for (const address& who : options_.listeners)
-    out.send(who, settled);
+  settle(out);
   return {};
 }
 
-result<void> rebalancer_core::on(const proto::placement_prepared&, instant, outbox&) {
-  return {};
-}
-
-result<void> rebalancer_core::on(const proto::expert_load&, instant, outbox&) {
-  return {};
+void rebalancer_core::settle(outbox& out) {
+  phase_ = phase::idle;
+  const proto::placement_settled settled{placement_.version(), placement_.view(),
+                                         placement_.published().ranks,
+                                         placement_.published().lives};
+  if (told_view_ < placement_.view()) { // where experts live is nothing to them, only the ranks
+    told_view_ = placement_.view();
+    for (const address& who : options_.listeners)
+      out.send(who, settled);
+  }
+  for (const rank_id r : settled.ranks)
+    out.send(shard_path(r), settled);
+  if (!goal_.empty())
+    propose_next(out);
 }
 
 result<void> rebalancer_core::on_due(timer which, instant, outbox& out) {
-  if (which.kind == resend_due && which.key == placement_.version().v && !waiting_.empty())
-    publish(out);
+  if (which.kind == resend_due && which.key == version_ && !waiting_.empty())
+    send_all(out);
   return {};
+}
+
+// --- deciding where experts should live
+
+rebalancer_core::table rebalancer_core::table_of(std::size_t group) const {
+  const proto::placement_group& g = placement_.published().groups[group];
+  const std::size_t of_layer = placement_.ranks() * g.slots;
+  table all;
+  all.reserve(of_layer * g.layers);
+  for (std::uint32_t layer = 0; layer < g.layers; ++layer) {
+    const auto from = g.expert_of_slot.size() == of_layer ? 0 : layer * of_layer;
+    const auto begin = g.expert_of_slot.begin() + static_cast<std::ptrdiff_t>(from);
+    all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(of_layer));
+  }
+  return all;
+}
+
+/// Windows count while a placement is settled, from the first that began under it.
+result<void> rebalancer_core::on(const proto::expert_load& m, instant, outbox& out) {
+  if (options_.policy.mode == rebalance_mode::off)
+    return {};
+  const auto index = placement_.index_of(m.rank);
+  if (!index || placement_.rank_at(*index).life != m.life)
+    return {}; // of another life
+  progress& p = progress_[m.rank];
+  const bool whole = p.placement == m.placement; // the window before ended under it too
+  p.placement = m.placement;
+  if (m.placement != placement_.version() || !settled())
+    return {};
+  if (whole) {
+    if (const auto added = loads_.add(m); !added) {
+      out.count("di_rebalancer_loads_refused_total");
+      return {};
+    }
+    out.count("di_rebalancer_loads_total");
+  }
+  p.steps += m.steps;
+  return p.steps >= options_.policy.interval_steps ? look(out) : result<void>{};
+}
+
+/// A gauge from counters: the sum of what was counted is its value.
+void rebalancer_core::show(std::string_view metric, double& shown, double value, outbox& out) {
+  out.count(metric, value - shown);
+  shown = value;
+}
+
+/// An interval is over.
+result<void> rebalancer_core::look(outbox& out) {
+  for (auto& [rank, p] : progress_)
+    p.steps = 0;
+  if (options_.policy.mode == rebalance_mode::forced) {
+    plan_randomly();
+    out.count("di_rebalancer_plans_total");
+    propose_next(out);
+    return {};
+  }
+  rank_balance balance;
+  for (std::size_t g = 0; g < options_.groups.size(); ++g) {
+    const rank_balance b =
+        balance_of(loads_.view(g), static_cast<std::uint32_t>(placement_.ranks()), table_of(g));
+    balance.peak += b.peak;
+    balance.mean += b.mean;
+  }
+  if (balance.mean <= 0)
+    return {};
+  out.count("di_rebalancer_peak_rows_total", balance.peak);
+  out.count("di_rebalancer_mean_rows_total", balance.mean);
+  show("di_rebalancer_moe_lb", shown_, balance.ratio(), out);
+  active_ = balance.ratio() > (active_ ? options_.policy.end_below : options_.policy.begin_above);
+  if (active_)
+    DI_TRY_VOID(plan(out));
+  if (goal_.empty())
+    loads_.fade();
+  else
+    loads_.clear(); // what comes next is measured under the new placement
+  propose_next(out);
+  return {};
+}
+
+result<void> rebalancer_core::plan(outbox& out) {
+  const auto ranks = static_cast<std::uint32_t>(placement_.ranks());
+  std::uint32_t moves = 0;
+  rank_balance before, after;
+  std::vector<table> goal;
+  for (std::size_t g = 0; g < options_.groups.size(); ++g) {
+    eplb_shape shape;
+    shape.ranks = ranks;
+    shape.slots = placement_.published().groups[g].slots;
+    DI_TRY(eplb_plan made,
+           plan_experts(loads_.view(g), shape,
+                        {options_.policy.moves_max - moves, options_.policy.gain_min},
+                        table_of(g)));
+    moves += made.moves;
+    before.peak += made.peak_before;
+    after.peak += made.peak_after;
+    before.mean += made.mean;
+    goal.push_back(std::move(made.expert_of_slot));
+  }
+  after.mean = before.mean;
+  if (moves == 0) {
+    active_ = false; // nothing gains enough
+    return {};
+  }
+  goal_ = std::move(goal);
+  out.count("di_rebalancer_plans_total");
+  show("di_rebalancer_plan_moe_lb_before", shown_before_, before.ratio(), out);
+  show("di_rebalancer_plan_moe_lb_after", shown_after_, after.ratio(), out);
+  return {};
+}
+
+void rebalancer_core::plan_randomly() {
+  goal_.clear();
+  ++forced_;
+  for (std::size_t g = 0; g < options_.groups.size(); ++g) {
+    const expert_layers& layers = options_.groups[g];
+    goal_.push_back(random_placement(layers, static_cast<std::uint32_t>(placement_.ranks()),
+                                     placement_.published().groups[g].slots,
+                                     options_.policy.seed + (forced_ << 8) + g));
+  }
 }
 
 void rebalancer_core::check() const {
   DI_CHECK(waiting_.size() <= 2 * placement_.ranks());
+  DI_CHECK_EQ(waiting_.empty(), phase_ == phase::idle);
+  DI_CHECK(phase_ != phase::proposing || next_.version().v == version_);
+  DI_CHECK(placement_.version().v <= version_);
 }
 
 } // namespace di::engine

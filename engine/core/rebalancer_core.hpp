@@ -1,33 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decisions of REBALANCER: which rank holds which expert. For now contiguous blocks, once per view;
-// load plays no part yet.
+// Decisions of REBALANCER: when experts move, and the order of loading, switching and letting go.
+// Which expert goes where is planned by engine/moe/eplb.hpp.
 #pragma once
 
+#include "engine/moe/load_sum.hpp"
 #include "engine/moe/placement.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
 
+#include <map>
+#include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace di::engine {
+
+enum class rebalance_mode : std::uint8_t {
+  off,       ///< contiguous blocks, once per view
+  automatic, ///< by load
+  forced,    ///< random placements every few steps: a test of everything that moves experts
+};
+
+struct rebalance_policy {
+  rebalance_mode mode = rebalance_mode::off;
+  std::uint32_t window_steps = 128;   ///< [steps] that ranks count before they report
+  std::uint32_t bins = 4;             ///< parts of a window
+  std::uint32_t interval_steps = 512; ///< [steps] of the busiest rank between two plans
+  std::uint32_t moves_max = 256;      ///< [slots] that one plan loads
+  std::uint32_t epoch_moves = 64;     ///< [slots] loaded per epoch; a layer switches as a whole
+  double gain_min = 0.03;             ///< share of the peak rows that a plan must save
+  double begin_above = 1.10;          ///< [moe_lb] planning begins above this ...
+  double end_below = 1.05;            ///< ... and goes on until below this, or no plan gains enough
+  std::uint64_t seed = 1;             ///< of forced placements
+};
+
+/// Reads `off`, `auto`, `forced` or `forced:STEPS`. @errors bad_config
+result<rebalance_policy> parse_rebalance(std::string_view text);
 
 struct rebalancer_options {
   std::vector<expert_layers> groups; ///< of the model
   std::uint32_t redundant = 0;       ///< copies beyond one per expert
   std::vector<address> listeners = {"/control/scheduler", "/gateway/0"}; ///< get placement_settled
   duration resend_after = std::chrono::milliseconds{250};
+  rebalance_policy policy{};
 };
 
-///   idle --view--> publishing --all ranks and shards installed it--> settled --newer view-->
-///   publishing
+/// A plan changes some layers. They are brought about in epochs, some layers each:
+///
+// clang-format off
+///   idle       --view-->                             publishing   (contiguous blocks)
+///   idle       --plan-->                             proposing    (shards load the new slots)
+///   proposing  --all shards have loaded-->           publishing   (ranks switch, between steps)
+///   publishing --all ranks and shards follow, and no
+///                call made before is open-->         idle, or proposing the next layers;
+///                                                    shards let go of the old slots
+///   any        --newer view-->                       publishing
+// clang-format on
 ///
 /// Owned by one shell, used on its thread only.
 class rebalancer_core {
 public:
-  explicit rebalancer_core(rebalancer_options options) : options_{std::move(options)} {}
+  explicit rebalancer_core(rebalancer_options options);
 
   /// A view took effect. @errors those of placement::contiguous
   result<void> install_view(epoch view, std::span<const placed_rank> ranks, instant now,
@@ -37,17 +73,43 @@ public:
   result<void> on(const proto::placement_installed& m, instant now, outbox& out);
   result<void> on(const proto::expert_load& m, instant now, outbox& out);
   result<void> on_due(timer which, instant now, outbox& out);
-  bool settled() const noexcept { return waiting_.empty() && placement_.ranks() > 0; }
+  /// All follow the placement and nothing is on its way.
+  bool settled() const noexcept { return phase_ == phase::idle && placement_.ranks() > 0; }
   const placement& current() const noexcept { return placement_; }
   void check() const;
 
 private:
   enum timer_kind : std::uint32_t { resend_due = 1 };
+  enum class phase : std::uint8_t { idle, proposing, publishing };
+  /// Slots of a group's layers: what is planned. [layers, ranks, slots]
+  using table = std::vector<std::uint32_t>;
+  struct progress { ///< of a rank's load windows
+    epoch placement{};
+    std::uint32_t steps = 0;
+  };
+
   void publish(outbox& out);
+  void propose_next(outbox& out);
+  void settle(outbox& out);
+  void send_all(outbox& out);
+  table table_of(std::size_t group) const;
+  result<void> look(outbox& out);
+  result<void> plan(outbox& out);
+  void plan_randomly();
+  void show(std::string_view metric, double& shown, double value, outbox& out);
 
   rebalancer_options options_;
-  placement placement_;
-  std::set<address> waiting_; ///< who has not installed it
+  placement placement_, next_;
+  phase phase_ = phase::idle;
+  std::uint64_t version_ = 0; ///< highest ever made
+  epoch told_view_{};         ///< whose settling listeners know
+  std::set<address> waiting_; ///< who has not loaded or installed it
+  std::vector<table> goal_;   ///< [groups] where the plan leads; empty: nowhere
+  load_sum loads_;
+  std::map<rank_id, progress> progress_;
+  bool active_ = false;                                   ///< between begin_above and end_below
+  std::uint64_t forced_ = 0;                              ///< random placements made
+  double shown_ = 0, shown_before_ = 0, shown_after_ = 0; ///< gauges, counted by differences
 };
 
 } // namespace di::engine

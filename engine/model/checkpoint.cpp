@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 
 namespace di::engine {
@@ -293,6 +294,17 @@ const tensor_view* checkpoint::find(std::string_view name) const noexcept {
       std::lower_bound(tensors_.begin(), tensors_.end(), name,
                        [](const named_tensor& t, std::string_view n) { return t.name < n; });
   return it != tensors_.end() && it->name == name ? &it->view : nullptr;
+}
+
+bool checkpoint::is_mapped(const void* data, std::size_t size) const noexcept {
+  const auto* first = static_cast<const std::byte*>(data);
+  for (const mapped_file& m : maps_) {
+    const auto all = m.bytes();
+    const std::less_equal<const std::byte*> before;
+    if (!all.empty() && before(all.data(), first) && before(first, all.data() + all.size()))
+      return size <= static_cast<std::size_t>(all.data() + all.size() - first);
+  }
+  return false;
 }
 
 std::string checkpoint::hash() const {

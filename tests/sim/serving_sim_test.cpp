@@ -57,7 +57,7 @@ std::vector<proto::request_spec> some_requests(std::mt19937_64& random) {
 }
 
 struct totals {
-  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0, preempted = 0;
+  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0, preempted = 0, loads = 0;
 };
 
 void run_seed(std::uint64_t seed, totals& sum) {
@@ -81,6 +81,17 @@ void run_seed(std::uint64_t seed, totals& sum) {
   engine::rebalancer_options placing;
   placing.groups = {{0, toy::layers, toy::experts}};
   placing.redundant = static_cast<std::uint32_t>(random() % 4);
+  placing.resend_after = std::chrono::milliseconds{30};
+  if (seed % 4 < 2) { // experts move while it runs: at random, or by load whatever the gain
+    placing.policy.mode =
+        seed % 4 == 0 ? engine::rebalance_mode::forced : engine::rebalance_mode::automatic;
+    placing.policy.bins = 1;
+    placing.policy.interval_steps = static_cast<std::uint32_t>(1 + random() % 6);
+    placing.policy.epoch_moves = static_cast<std::uint32_t>(random() % 5);
+    placing.policy.begin_above = placing.policy.end_below = 1;
+    placing.policy.gain_min = 0.001;
+    placing.policy.seed = seed;
+  }
   engine::journal_options book;
   book.resend_after = std::chrono::milliseconds{50};
   net.add("/control/rebalancer", actors::make_rebalancer(placing));
@@ -113,7 +124,9 @@ void run_seed(std::uint64_t seed, totals& sum) {
     shard.options.life = o.life;
     shard.options.hidden = toy::hidden;
     shard.options.slice_rows = static_cast<std::uint32_t>(1 + random() % 9);
-    shard.runner = std::make_shared<toy_expert_runner>();
+    auto loader = std::make_shared<toy_expert_loader>(&sum.loads);
+    shard.runner = std::make_shared<toy_expert_runner>(loader);
+    shard.loader = loader;
     net.add(engine::shard_path(o.rank), actors::make_expert_shard(std::move(shard)));
     view.members.push_back({o.rank, {}, o.life, "/rank/" + std::to_string(r)});
   }
@@ -176,10 +189,12 @@ TEST(serving_sim, every_request_gets_its_tokens_exactly_once) {
   EXPECT_GT(sum.repeated, 10'000U);
   EXPECT_GT(sum.tokens, 20'000U);
   EXPECT_GT(sum.cancelled, 100U);
+  EXPECT_GT(sum.loads, 5'000U);  // experts moved
   EXPECT_GT(sum.preempted, 20U); // SCHEDULER leaves little to preempt
   RecordProperty("lost", std::to_string(sum.lost));
   std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens << " tokens, "
-            << sum.cancelled << " choices cancelled, " << sum.preempted << " preempted\n";
+            << sum.cancelled << " choices cancelled, " << sum.preempted << " preempted, "
+            << sum.loads << " experts moved\n";
 }
 
 } // namespace

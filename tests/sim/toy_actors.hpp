@@ -21,7 +21,8 @@ public:
               },
               &kv_},
         // Few rows per call: what one holder is asked for takes several.
-        calls_{options.rank, {options.life, std::chrono::milliseconds{40}, 3 * 2 * toy::hidden}},
+        calls_{options.rank,
+               {options.life, std::chrono::milliseconds{40}, 3 * 2 * toy::hidden, {3, 1}}},
         stale_states_{stale_states} {}
 
   template <class M>
@@ -34,9 +35,8 @@ public:
     DI_TRY(auto made, engine::placement::from(m));
     calls_.install(std::make_shared<const engine::placement>(std::move(made)));
     core_.install_view(m.view, out);
-    out.send("/control/rebalancer",
-             proto::placement_installed{engine::rank_path(options_.rank),
-                                        calls_.current()->version(), options_.life});
+    owes_installed_ = true;
+    tell_installed(out);
     send_calls(now, out);
     wake(out);
     return {};
@@ -59,10 +59,12 @@ public:
       return {};
     for (std::size_t i = 0; i < call->entries.size(); ++i)
       std::memcpy(&answers_[call->entries[i].slot], m.rows.data() + i * toy::hidden * 2, 8);
+    tell_installed(out);
     return calls_.complete() ? end_layer(now, out) : result<void>{};
   }
   result<void> on(const proto::expert_moved& m, instant now, outbox& out) {
     calls_.moved(m);
+    tell_installed(out);
     send_calls(now, out);
     return {};
   }
@@ -100,6 +102,14 @@ public:
   const engine::rank_core& core() const { return core_; }
 
 private:
+  void tell_installed(outbox& out) {
+    if (!owes_installed_ || calls_.settled() < calls_.current()->version())
+      return;
+    owes_installed_ = false;
+    out.send("/control/rebalancer",
+             proto::placement_installed{engine::rank_path(options_.rank),
+                                        calls_.current()->version(), options_.life});
+  }
   void wake(outbox& out) {
     if (!computing_ && calls_.current() && core_.has_work())
       send_work(out);
@@ -163,6 +173,8 @@ private:
     computing_ = false;
     core_.finish(now, out);
     core_.draw(logits, now);
+    if (auto load = calls_.end_step())
+      out.send("/control/rebalancer", std::move(*load));
     if (options_.steps_in_flight > 1)
       return launch(now, out);
     core_.finish(now, out);
@@ -204,7 +216,7 @@ private:
   std::vector<std::uint64_t> rows_, answers_;
   std::vector<std::int32_t> experts_;
   std::uint32_t layer_ = 0;
-  bool computing_ = false, due_ = false;
+  bool computing_ = false, due_ = false, owes_installed_ = false;
   std::uint64_t* stale_states_;
 };
 
@@ -214,19 +226,49 @@ struct toy_rank {
   using protocol = actors::rank::protocol;
 };
 
-/// A device that computes the toy's experts, for the production shard.
+/// The experts that a shard has at hand: everything until it is let go of.
+class toy_expert_loader final : public engine::expert_loader {
+public:
+  explicit toy_expert_loader(std::uint64_t* loads) : loads_{loads} {}
+  void announce(layer_id, expert_id) override {}
+  std::size_t touch(layer_id layer, expert_id expert, std::size_t done, std::size_t) override {
+    if (done < 3)
+      return 1; // some turns each
+    ++*loads_;
+    gone_.erase({layer, expert});
+    return 0;
+  }
+  void release(layer_id layer, expert_id expert) override { gone_.insert({layer, expert}); }
+  bool has(layer_id layer, expert_id expert) const { return !gone_.contains({layer, expert}); }
+
+private:
+  std::set<std::pair<layer_id, expert_id>> gone_;
+  std::uint64_t* loads_;
+};
+
+/// A device that computes the toy's experts, for the production shard. Experts that were let go of
+/// are an error.
 class toy_expert_runner final : public engine::expert_runner {
 public:
+  explicit toy_expert_runner(std::shared_ptr<const toy_expert_loader> loader = nullptr)
+      : loader_{std::move(loader)} {}
   result<void> run(std::span<engine::expert_job> jobs) override {
-    for (engine::expert_job& job : jobs)
+    for (engine::expert_job& job : jobs) {
+      if (loader_ && !loader_->has(job.layer, job.expert))
+        return fail(ec::not_found, "expert {} of layer {} was let go of", job.expert.v,
+                    job.layer.v);
       for (std::size_t i = 0; i < job.codes.size(); ++i) {
         std::uint64_t row = 0;
         std::memcpy(&row, job.codes[i], 8);
         const std::uint64_t y = toy::expert_output(job.layer.v, job.expert.v, row, job.weights[i]);
         std::memcpy(job.out[i], &y, 8);
       }
+    }
     return {};
   }
+
+private:
+  std::shared_ptr<const toy_expert_loader> loader_;
 };
 
 } // namespace di::test

@@ -389,8 +389,11 @@ TEST(rebalancer_core, publishes_until_all_follow) {
   follow("/rank/1/expert_shard", 1);
   EXPECT_TRUE(core.settled());
   const auto settled = sent<proto::placement_settled>(out);
-  ASSERT_EQ(settled.size(), 2U);
+  ASSERT_EQ(settled.size(), 4U);
   EXPECT_EQ(settled[0].first, "/control/scheduler");
+  EXPECT_EQ(settled[1].first, "/gateway/0");
+  EXPECT_EQ(settled[2].first, "/rank/0/expert_shard");
+  EXPECT_EQ(settled[3].first, "/rank/1/expert_shard");
   EXPECT_EQ(settled[0].second.lives.size(), 2U);
 }
 

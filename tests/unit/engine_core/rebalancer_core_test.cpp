@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// REBALANCER: loads in, placements out, layer by layer, and never before all have loaded.
+#include "engine/core/expert_shard_core.hpp"
+#include "engine/core/rebalancer_core.hpp"
+#include "tests/support/sent_mail.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace di::engine {
+namespace {
+
+using test::sent;
+
+constexpr std::uint32_t ranks = 4, layers = 3, experts = 8;
+
+/// A core with everybody else.
+struct office {
+  rebalancer_core core;
+  outbox out;
+  std::map<std::string, double> counters;
+  std::uint64_t window = 0;
+
+  explicit office(rebalance_policy policy, std::uint32_t redundant = 4)
+      : core{options(policy, redundant)} {
+    std::vector<placed_rank> who;
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      who.push_back({rank_id{r}, incarnation{10 + r}});
+    EXPECT_TRUE(core.install_view(epoch{1}, who, {}, out));
+    follow();
+  }
+  static rebalancer_options options(rebalance_policy policy, std::uint32_t redundant) {
+    rebalancer_options o;
+    o.groups = {{0, layers, experts}};
+    o.redundant = redundant;
+    o.policy = policy;
+    return o;
+  }
+  void take() {
+    for (const any_effect& e : out.take())
+      if (const auto* c = std::get_if<effect::count>(&e))
+        counters[std::string{c->metric}] += c->n;
+  }
+  /// All install what is published.
+  void follow() {
+    take();
+    const epoch version = core.current().version();
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      for (const address& who : {rank_path(rank_id{r}), shard_path(rank_id{r})}) {
+        EXPECT_TRUE(core.on(proto::placement_installed{who, version, {}}, {}, out));
+        core.check();
+      }
+  }
+  void prepare(rank_id rank, epoch version, incarnation life) {
+    EXPECT_TRUE(core.on(proto::placement_prepared{rank, life, version, 1}, {}, out));
+    core.check();
+  }
+  /// A window of a rank: rows[layer][expert], the same in each bin.
+  void load(std::uint32_t rank, const std::vector<std::uint32_t>& rows, std::uint32_t steps = 4) {
+    proto::expert_load m;
+    m.rank = rank_id{rank};
+    m.life = incarnation{10 + rank};
+    m.placement = core.current().version();
+    m.window = ++window;
+    m.steps = steps;
+    m.bins = 1;
+    m.groups = {{0, layers, experts}};
+    pack_counts(rows, m.rows);
+    EXPECT_TRUE(core.on(m, {}, out));
+    core.check();
+  }
+};
+
+rebalance_policy by_load() {
+  rebalance_policy p;
+  p.mode = rebalance_mode::automatic;
+  p.window_steps = 4;
+  p.interval_steps = 8;
+  p.bins = 1;
+  return p;
+}
+
+std::vector<std::uint32_t> uneven() {
+  std::vector<std::uint32_t> rows(layers * experts, 10);
+  for (std::uint32_t layer = 0; layer < layers; ++layer)
+    rows[layer * experts] = rows[layer * experts + 1] = 200; // both on the first rank
+  return rows;
+}
+
+TEST(rebalancer_core, reads_its_policy) {
+  EXPECT_EQ(parse_rebalance("off")->mode, rebalance_mode::off);
+  EXPECT_EQ(parse_rebalance("auto")->mode, rebalance_mode::automatic);
+  EXPECT_EQ(parse_rebalance("forced")->mode, rebalance_mode::forced);
+  EXPECT_EQ(parse_rebalance("forced:5")->interval_steps, 5U);
+  for (const char* bad : {"", "on", "forced:", "forced:0", "forced:x", "forced:5s", "forcedly",
+                          "forced:99999999999"}) {
+    const auto p = parse_rebalance(bad);
+    ASSERT_FALSE(p) << bad;
+    EXPECT_EQ(p.error().code, ec::bad_config);
+  }
+}
+
+TEST(rebalancer_core, moves_experts_when_load_says_so_and_then_rests) {
+  office o{by_load()};
+  ASSERT_TRUE(o.core.settled());
+  const auto first = o.core.current().published();
+  o.load(0, uneven()); // the first window under a placement may have begun before it
+  EXPECT_TRUE(sent<proto::placement_proposed>(o.out).empty());
+  o.load(0, uneven());
+  auto proposed = sent<proto::placement_proposed>(o.out);
+  ASSERT_EQ(proposed.size(), ranks);
+  EXPECT_EQ(proposed[0].first, "/rank/0/expert_shard");
+  EXPECT_EQ(o.core.current().version(), epoch{1}) << "nobody switches yet";
+  o.take();
+  EXPECT_GT(o.counters["di_rebalancer_moe_lb"], 1.7);
+  EXPECT_LT(o.counters["di_rebalancer_plan_moe_lb_after"],
+            o.counters["di_rebalancer_plan_moe_lb_before"]);
+  int epochs = 0;
+  while (!o.core.settled()) {
+    ASSERT_LT(++epochs, 10);
+    const epoch next{o.core.current().version().v + 1};
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      EXPECT_TRUE(sent<proto::placement_published>(o.out).empty());
+      o.prepare(rank_id{r}, next, incarnation{99}); // of another life
+      o.prepare(rank_id{r}, epoch{77}, incarnation{10 + r});
+      o.prepare(rank_id{r}, next, incarnation{10 + r});
+    }
+    EXPECT_EQ(sent<proto::placement_published>(o.out).size(), 2 * ranks);
+    EXPECT_TRUE(sent<proto::placement_settled>(o.out).empty());
+    o.follow();
+    const auto settled = sent<proto::placement_settled>(o.out);
+    ASSERT_EQ(settled.size(), ranks) << "shards may let go; the scheduler knows the ranks";
+    EXPECT_EQ(settled[0].first, "/rank/0/expert_shard");
+    o.take();
+  }
+  EXPECT_NE(o.core.current().published().groups[0].expert_of_slot, first.groups[0].expert_of_slot);
+  for (int interval = 0; interval < 4; ++interval) {
+    for (int w = 0; w < 3; ++w)
+      o.load(0, uneven());
+    EXPECT_TRUE(sent<proto::placement_proposed>(o.out).empty()) << "the same load, no new plan";
+  }
+  o.take();
+  EXPECT_LT(o.counters["di_rebalancer_moe_lb"], 1.3);
+  EXPECT_EQ(o.counters["di_rebalancer_plans_total"], 1);
+}
+
+TEST(rebalancer_core, switches_some_layers_per_epoch) {
+  rebalance_policy policy = by_load();
+  policy.epoch_moves = 1;
+  office o{policy};
+  o.load(0, uneven());
+  o.load(0, uneven());
+  std::uint32_t epochs = 0;
+  while (!o.core.settled()) {
+    ASSERT_LT(++epochs, 10U);
+    const auto before = o.core.current().published();
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      o.prepare(rank_id{r}, epoch{before.placement.v + 1}, incarnation{10 + r});
+    const placement old = placement::from(before).value();
+    std::uint32_t changed = 0;
+    for (std::uint32_t layer = 0; layer < layers; ++layer)
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        const auto a = old.held(r, layer_id{layer}), b = o.core.current().held(r, layer_id{layer});
+        if (!std::equal(a.begin(), a.end(), b.begin())) {
+          ++changed;
+          break;
+        }
+      }
+    EXPECT_EQ(changed, 1U);
+    o.follow();
+    o.take();
+  }
+  EXPECT_EQ(epochs, layers);
+}
+
+TEST(rebalancer_core, leaves_even_loads_alone) {
+  office o{by_load(), 0};
+  for (int w = 0; w < 12; ++w)
+    o.load(static_cast<std::uint32_t>(w) % ranks, std::vector<std::uint32_t>(layers * experts, 50));
+  EXPECT_TRUE(o.core.settled());
+  o.take();
+  EXPECT_EQ(o.counters["di_rebalancer_plans_total"], 0);
+  EXPECT_NEAR(o.counters["di_rebalancer_moe_lb"], 1, 1e-6);
+}
+
+TEST(rebalancer_core, places_at_random_every_few_steps_when_forced) {
+  rebalance_policy policy = parse_rebalance("forced:4").value();
+  std::vector<proto::placement_group> seen[2];
+  for (auto& run : seen) {
+    office o{policy};
+    for (int turn = 0; turn < 5; ++turn) {
+      o.load(1, uneven());
+      while (!o.core.settled()) {
+        const epoch next{o.core.current().version().v + 1};
+        for (std::uint32_t r = 0; r < ranks; ++r)
+          o.prepare(rank_id{r}, next, incarnation{10 + r});
+        o.follow();
+        o.take();
+      }
+      run.push_back(o.core.current().published().groups[0]);
+      EXPECT_TRUE(placement::from(o.core.current().published()));
+    }
+    for (std::size_t i = 1; i < run.size(); ++i)
+      EXPECT_NE(run[i].expert_of_slot, run[i - 1].expert_of_slot);
+  }
+  for (std::size_t i = 0; i < seen[0].size(); ++i)
+    EXPECT_EQ(seen[0][i].expert_of_slot, seen[1][i].expert_of_slot) << "not the same again";
+}
+
+TEST(rebalancer_core, drops_a_plan_when_a_view_comes) {
+  office o{by_load()};
+  o.load(0, uneven());
+  o.load(0, uneven());
+  ASSERT_FALSE(o.core.settled());
+  o.out.take();
+  const std::vector<placed_rank> fewer{{rank_id{1}, incarnation{11}},
+                                       {rank_id{2}, incarnation{12}}};
+  ASSERT_TRUE(o.core.install_view(epoch{2}, fewer, {}, o.out));
+  const auto published = sent<proto::placement_published>(o.out);
+  ASSERT_EQ(published.size(), 4U);
+  EXPECT_GT(published[0].second.placement, epoch{2}) << "newer than what was proposed";
+  o.prepare(rank_id{1}, epoch{2}, incarnation{11}); // late
+  EXPECT_EQ(o.core.current().ranks(), 2U);
+  o.follow();
+  EXPECT_TRUE(o.core.settled());
+  const auto settled = sent<proto::placement_settled>(o.out);
+  ASSERT_EQ(settled.size(), 4U); // scheduler and gateway too: other ranks
+  EXPECT_EQ(settled[0].first, "/control/scheduler");
+}
+
+TEST(rebalancer_core, asks_again_who_has_not_loaded) {
+  office o{by_load()};
+  o.load(0, uneven());
+  o.load(0, uneven());
+  o.prepare(rank_id{0}, epoch{2}, incarnation{10});
+  o.out.take();
+  ASSERT_TRUE(o.core.on_due({1, 2}, {}, o.out));
+  const auto again = sent<proto::placement_proposed>(o.out);
+  ASSERT_EQ(again.size(), ranks - 1);
+  EXPECT_EQ(again[0].first, "/rank/1/expert_shard");
+}
+
+TEST(rebalancer_core, refuses_loads_that_make_no_sense) {
+  rebalance_policy patient = by_load();
+  patient.interval_steps = 1'000'000;
+  office o{patient};
+  proto::expert_load m;
+  m.rank = rank_id{0};
+  m.life = incarnation{10};
+  m.placement = o.core.current().version();
+  m.steps = 4;
+  m.bins = 1;
+  m.groups = {{0, layers, experts}};
+  pack_counts(uneven(), m.rows);
+  const auto refused = [&](const proto::expert_load& bad) {
+    o.counters.clear();
+    EXPECT_TRUE(o.core.on(m, {}, o.out)); // so that the next is whole
+    o.take();
+    o.counters.clear();
+    EXPECT_TRUE(o.core.on(bad, {}, o.out));
+    o.take();
+    return o.counters["di_rebalancer_loads_refused_total"] == 1;
+  };
+  auto bad = m;
+  bad.rows.pop_back();
+  EXPECT_TRUE(refused(bad));
+  bad = m;
+  bad.rows += '\1';
+  EXPECT_TRUE(refused(bad));
+  bad = m;
+  bad.bins = 0;
+  EXPECT_TRUE(refused(bad));
+  bad = m;
+  bad.bins = 5;
+  EXPECT_TRUE(refused(bad));
+  bad = m;
+  bad.groups[0].experts = 9;
+  EXPECT_TRUE(refused(bad));
+  bad = m;
+  bad.groups[0].first_layer = 1;
+  EXPECT_TRUE(refused(bad));
+}
+
+} // namespace
+} // namespace di::engine
