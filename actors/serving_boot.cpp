@@ -5,6 +5,7 @@
 #include "actors/expert_shard.hpp"
 #include "actors/rank.hpp"
 #include "actors/serving.hpp"
+#include "engine/core/speculation_choice.hpp"
 #include "engine/core/text_sampler.hpp"
 #include "engine/model/runners.hpp"
 
@@ -129,7 +130,8 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   parts.taps_width =
       spec.dspark_target_layer_ids.size() * static_cast<std::size_t>(spec.hidden_size);
   if (parts.drafts)
-    o.draft_block = static_cast<std::uint32_t>(parts.drafts->block());
+    o.draft_block = static_cast<std::uint32_t>( // of a longer block the rest is never verified
+        std::min<std::int64_t>(parts.drafts->block(), engine::drafts_max));
   o.speculation = settings.steps.speculation;
   o.step_ms = settings.steps.step_ms;
 

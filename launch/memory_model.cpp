@@ -104,7 +104,8 @@ std::uint64_t weight_map::resident_bytes(const std::vector<planned_group>& group
 
 kv_room_table kv_room(const engine::model_spec& spec, const topology& t) {
   const auto u = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
-  constexpr std::int64_t verify_rows = 8;
+  const std::int64_t verify_rows =
+      std::max<std::int64_t>(8, spec.draft_layers() > 0 ? spec.dspark_block_size : 0);
   kv_room_table room;
   std::uint64_t tails = 0;
   for (const auto layer : spec.kv_source_layer_ids) {

@@ -23,6 +23,8 @@ kv_layout make_kv_layout(const model_spec& spec, std::int64_t verify_rows) {
   layout.draft_layers = spec.draft_layers();
   layout.window = spec.sliding_window;
   layout.verify_rows = std::max<std::int64_t>(verify_rows, 1);
+  if (spec.draft_layers() > 0) // a rejected block must be undoable
+    layout.verify_rows = std::max(layout.verify_rows, spec.dspark_block_size);
   layout.ring_rows = layout.window + layout.verify_rows;
   layout.head_dim = spec.head_dim;
   layout.window_row_bytes = packed_bytes(kernels::row_format::fp8_32, spec.head_dim);

@@ -56,7 +56,7 @@ struct kv_layout {
 };
 
 /// @param verify_rows  rows of one step that may be taken back by sequence_state::truncate; at
-/// least 1
+/// least 1, and at least a block of drafts
 /// @source             spec of the model, section 4
 kv_layout make_kv_layout(const model_spec& spec, std::int64_t verify_rows = 8);
 

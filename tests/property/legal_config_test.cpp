@@ -2,11 +2,13 @@
 // Any legal configuration runs, not just the presets: other stream counts, windows, ratios, head
 // sizes, sources, groups that begin inside a scale tile, no Engram, no candidates. And long
 // contexts.
+#include "engine/model/draft_runner.hpp"
 #include "tests/support/test_models.hpp"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -59,6 +61,97 @@ void expect_it_runs(const std::string& name, const std::string& config, std::siz
   ASSERT_EQ(expected.size(), found.size());
   EXPECT_EQ(0, std::memcmp(expected.data(), found.data(), found.size() * sizeof(float))) << name;
   EXPECT_EQ(whole->hash(), cut->hash()) << name;
+}
+
+struct draft_bits {
+  std::vector<token_id> drafts;
+  std::vector<float> logits, confidences;
+  std::uint64_t ring = 0;
+};
+
+/// One greedy draft pass behind `tokens`, run and fed in chunks.
+draft_bits draft_behind(test_engine& engine, std::span<const token_id> tokens, std::size_t chunk) {
+  const auto drafts = make_draft_runner(engine.model, engine.ops, *engine.stream);
+  engine.steps->want_taps(true);
+  const auto sequence = engine.sequence();
+  for (std::size_t at = 0; at < tokens.size(); at += chunk) {
+    engine.run(*sequence, tokens.subspan(at, std::min(chunk, tokens.size() - at)));
+    const draft_feed rows{sequence.get(), static_cast<std::int64_t>(at), engine.steps->taps(0)};
+    EXPECT_TRUE(drafts->feed({&rows, 1}).ok());
+  }
+  const draft_segment segment{sequence.get(), tokens.front()};
+  auto state = drafts->start({&segment, 1});
+  while (state.ok() && *state == step_state::needs_experts) {
+    EXPECT_TRUE(engine.loop.answer(drafts->demand()).ok());
+    state = drafts->resume();
+  }
+  EXPECT_TRUE(state.ok());
+  draft_bits out;
+  const auto drawn =
+      drafts->draw([&](std::size_t, std::size_t, std::span<const float> row) -> result<token_id> {
+        out.logits.insert(out.logits.end(), row.begin(), row.end());
+        return static_cast<token_id>(std::max_element(row.begin(), row.end()) - row.begin());
+      });
+  EXPECT_TRUE(drawn.ok());
+  out.drafts.assign(drafts->drafts(0).begin(), drafts->drafts(0).end());
+  out.confidences.assign(drafts->confidences(0).begin(), drafts->confidences(0).end());
+  out.ring = sequence->draft_hash();
+  return out;
+}
+
+/// Drafts of a configuration: the same bits in any chunks, on all instruction sets.
+void expect_it_drafts(const std::string& name, const std::string& config, std::size_t block) {
+  const auto model = di::testing::load_model(di::testing::synthetic_checkpoint(name, config));
+  const auto tokens = random_tokens(37, model->spec().vocab_size - 1);
+  test_engine engine{*model};
+  const draft_bits expected = draft_behind(engine, tokens, tokens.size());
+  EXPECT_EQ(expected.drafts.size(), block);
+  EXPECT_EQ(expected.confidences.size(), block);
+  for (const float x : expected.logits)
+    ASSERT_TRUE(std::isfinite(x)) << name;
+  for (const auto isa : {kernels::isa::portable, kernels::isa::avx2, kernels::isa::avx512}) {
+    if (!kernels::isa_available(isa))
+      continue;
+    test_engine other{*model, 2, kernels::cpu_ops(isa)};
+    const draft_bits found = draft_behind(other, tokens, 7);
+    EXPECT_EQ(found.drafts, expected.drafts) << name;
+    EXPECT_EQ(found.ring, expected.ring) << name;
+    ASSERT_EQ(found.logits.size(), expected.logits.size());
+    EXPECT_EQ(0, std::memcmp(found.logits.data(), expected.logits.data(),
+                             found.logits.size() * sizeof(float)))
+        << name;
+    EXPECT_EQ(0, std::memcmp(found.confidences.data(), expected.confidences.data(),
+                             found.confidences.size() * sizeof(float)))
+        << name;
+  }
+}
+
+TEST(legal_config, drafts_of_one_layer_one_tap_and_a_block_of_two) {
+  expect_it_drafts("odd_one_draft_layer",
+                   changed("tiny", {{"num_nextn_predict_layers", 1},
+                                    {"compress_ratios", {0, 2, 2, 2, 1, 1, 1, 1, 0}},
+                                    {"dspark_block_size", 2},
+                                    {"dspark_target_layer_ids", {7}},
+                                    {"dspark_markov_rank", 24},
+                                    {"dspark_n_routed_experts", 3},
+                                    {"dspark_num_experts_per_tok", 3}}),
+                   2);
+}
+
+TEST(legal_config, drafts_of_three_layers_four_taps_and_a_block_of_seven) {
+  expect_it_drafts("odd_three_draft_layers",
+                   changed("tiny", {{"num_nextn_predict_layers", 3},
+                                    {"compress_ratios", {0, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0}},
+                                    {"dspark_block_size", 7},
+                                    {"dspark_target_layer_ids", {0, 2, 6, 7}},
+                                    {"sliding_window", 70},
+                                    {"dspark_markov_rank", 100}}),
+                   7);
+}
+
+TEST(legal_config, drafts_over_two_streams_and_groups_inside_a_tile) {
+  expect_it_drafts("odd_draft_streams",
+                   changed("tiny", {{"hc_mult", 2}, {"o_groups", 2}, {"o_lora_rank", 48}}), 5);
 }
 
 /// The shape of a public unit test: five layers, two streams, window 8, groups of 16 rows.

@@ -40,6 +40,15 @@ TEST(kv_layout, keeps_a_window_row_per_layer_and_a_tail_per_pair_source) {
   EXPECT_EQ(layout.private_bytes(), (40u + 3u) * 134u * 528u + tails);
 }
 
+TEST(kv_layout, can_take_back_a_whole_block_of_drafts) {
+  model_spec spec = preset_spec("tiny");
+  EXPECT_EQ(make_kv_layout(spec, 3).verify_rows, 5);
+  spec.dspark_block_size = 12;
+  EXPECT_EQ(make_kv_layout(spec).verify_rows, 12);
+  spec.num_nextn_predict_layers = 0;
+  EXPECT_EQ(make_kv_layout(spec, 3).verify_rows, 3);
+}
+
 TEST(kv_layout, gives_every_page_whole_entries) {
   const kv_layout layout = make_kv_layout(preset_spec("tiny"), 8);
   EXPECT_EQ(layout.bytes_per_token(), 106.0);
