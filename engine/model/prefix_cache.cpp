@@ -92,6 +92,8 @@ result<void> prefix_cache::begin(prefix_session& session, sequence_state& sequen
   session.first_row = start.first_row;
   if (snapshot == session.boundary)
     session.boundary = 0; // there is one already
+  if (snapshot != match.hit && match.hit > bounded && !session.rebuilding)
+    session.branch = match.hit;
   if (match.hit == 0)
     return sequence.set_floors(start.floors);
   return sequence.adopt(tokens.first(static_cast<std::size_t>(match.hit)), match.pages,
@@ -102,9 +104,11 @@ result<void> prefix_cache::begin(prefix_session& session, sequence_state& sequen
 std::int64_t prefix_cache::chunk_end(const prefix_session& session, std::int64_t position) const {
   if (session.rebuilding)
     return session.bounded;
-  return position < session.boundary && index_.keeps_snapshots()
-             ? session.boundary
-             : std::numeric_limits<std::int64_t>::max();
+  std::int64_t end = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t due : {session.branch, session.boundary})
+    if (position < due && index_.keeps_snapshots())
+      end = std::min(end, due);
+  return end;
 }
 
 result<void> prefix_cache::finish_rebuild(prefix_session& session, sequence_state& sequence) {
@@ -128,8 +132,8 @@ result<void> prefix_cache::advanced(prefix_session& session, sequence_state& seq
   return finish_rebuild(session, sequence);
 }
 
-/// At the prompt's last page boundary that later prompts can hit, and at the last one of the output
-/// so far, for the next turn of a conversation.
+/// Where two prompts part, at the prompt's last page boundary that later prompts can hit, and at
+/// the last one of the output so far, for the next turn of a conversation.
 void prefix_cache::take_snapshot(prefix_session& session, const sequence_state& sequence,
                                  std::int64_t settled) {
   if (!index_.keeps_snapshots() || session.rebuilding)
@@ -146,10 +150,11 @@ void prefix_cache::take_snapshot(prefix_session& session, const sequence_state& 
                          std::make_shared<const window_snapshot>(std::move(*windows)));
     return true;
   };
-  if (session.boundary > 0 && settled >= session.boundary) {
-    keep(session.boundary);
-    session.boundary = 0;
-  }
+  for (std::int64_t* due : {&session.branch, &session.boundary})
+    if (*due > 0 && settled >= *due) {
+      keep(*due);
+      *due = 0;
+    }
   const std::int64_t last = settled / rules_.page_tokens * rules_.page_tokens;
   if (last <= std::max(session.request.prompt_tokens, session.decode_snapshot) || !keep(last))
     return;

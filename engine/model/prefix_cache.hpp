@@ -28,6 +28,8 @@ struct prefix_session {
   /// length fall back to rerun the window under the floors.
   bool rebuilding = false;
   std::int64_t first_row = 0; ///< position of the first row that it ran
+  std::int64_t branch = 0;    ///< [tokens] end of a hit without snapshot: one is due there, as a
+                              ///< beginning that two prompts share will be shared again; 0: none
   std::int64_t boundary = 0;  ///< [tokens] where a snapshot of the prompt is due; 0: none
   prefix_cursor cursor;
   std::int64_t decode_snapshot = 0; ///< [tokens] last snapshot taken behind the prompt; 0: none

@@ -68,6 +68,21 @@ TEST_P(exact_and_bounded, a_snapshot_saves_all_rows_below_it) {
   EXPECT_EQ(h.steps.rows(0), 16);
 }
 
+TEST_P(exact_and_bounded, a_snapshot_is_left_where_two_prompts_part) {
+  const token_list base = text(18, 300);
+  host h{*model, some_snapshots};
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    ask a{base, {}, prefill_mode::full, prefix_mode::exact};
+    const token_list own = text(19 + round, 150);
+    a.prompt.insert(a.prompt.end(), own.begin(), own.end());
+    expect_same(cold(a), h.serve(a), "prompt " + std::to_string(round));
+    EXPECT_EQ(h.session.hit, round == 0 ? 0 : 256);
+    if (round == 2) {
+      EXPECT_EQ(h.session.first_row, 256) << "the second prompt left one";
+    }
+  }
+}
+
 /// A bounded request by hand: pages of a cold run below H, then rows from H - window on that see
 /// nothing below.
 outcome bounded_by_hand(const host& fresh, const ask& a, std::int64_t hit) {
