@@ -63,7 +63,7 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   placing.listeners = {"/control/scheduler", settings.gateway};
   spawn_options watched;
   watched.ended = settings.ended;
-  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler({}), watched));
+  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler(settings.scheduler), watched));
   DI_TRY_VOID(actors.spawn("/control/journal", make_journal({}), watched));
   return actors.spawn("/control/rebalancer", make_rebalancer(std::move(placing)), watched);
 }

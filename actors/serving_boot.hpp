@@ -6,6 +6,7 @@
 #include "actors/batch_gateway.hpp"
 #include "actors/system.hpp"
 #include "engine/core/rebalancer_core.hpp"
+#include "engine/core/scheduler_core.hpp"
 #include "engine/core/step_settings.hpp"
 #include "engine/model/loaded_model.hpp"
 #include "engine/text/tokenizer.hpp"
@@ -39,6 +40,7 @@ result<model_outline> read_model_outline(const std::filesystem::path& folder,
 struct control_settings {
   std::uint32_t redundant_experts = 0;
   engine::rebalance_policy rebalance;
+  engine::scheduler_options scheduler;
   address gateway = "/gateway/0";          ///< hears of settled placements
   std::function<void(const error&)> ended; ///< of each actor, once, when it ends
 };

@@ -74,6 +74,10 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   DI_TRY_VOID(system.spawn("/control/membership", actors::make_membership(m), ends(latch)));
   actors::control_settings s;
   s.redundant_experts = c.config.redundant_experts;
+  s.scheduler.queue_max = c.config.queue_max;
+  s.scheduler.tenant_choices_max = c.config.tenant_choices_max;
+  s.scheduler.gateway_choices_max = c.config.gateway_choices_max;
+  s.scheduler.priority_step = c.config.priority_step;
   s.ended = ends(latch).ended;
   DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
   engine::directory_options d;

@@ -106,6 +106,16 @@ const key_row rows[] = {
   {"roles.decode.prefill_keep", key_kind::integer, "(the model's default)", "Rows of a prompt that compact prefill computes in all layers; at least window + 6.",
    [](t_& t, i_, s_ v) { t.prefill_keep = v.u32(); }, 1, 1 << 20, "", false, "keep_tokens"},
 
+  {"scheduler", key_kind::section, "", "Which requests are taken in, and in which order.", nullptr, 0, 0, "", false, "admission|router"},
+  {"scheduler.queue", key_kind::integer, "16384", "Requests that may wait for a rank; more are refused as unavailable.",
+   [](t_& t, i_, s_ v) { t.queue_max = v.u32(); }, 1, 1'000'000, "", false, "queue_max"},
+  {"scheduler.tenant_choices", key_kind::integer, "(no bound)", "Choices that one tenant may have open; more are refused as limit_exceeded.",
+   [](t_& t, i_, s_ v) { t.tenant_choices_max = v.u32(); }, 1, 1'000'000, "", false, "quota|quota_per_tenant"},
+  {"scheduler.gateway_choices", key_kind::integer, "(no bound)", "The same for one gateway.",
+   [](t_& t, i_, s_ v) { t.gateway_choices_max = v.u32(); }, 1, 1'000'000},
+  {"scheduler.priority_step", key_kind::time, "2s", "Head start that one step of a request's priority gives; the time after which waiting makes up for it.",
+   [](t_& t, i_, s_ v) { t.priority_step = nanoseconds{v.number}; }, 0, 3'600 * second},
+
   {"kv", key_kind::section, "", "Key/value state.", nullptr},
   {"kv.page_tokens", key_kind::integer, "128", "Tokens of one page. This build has 128 only.",
    [](t_& t, i_, s_ v) { t.page_tokens = v.u32(); }, 8, 4096, "", false, "block|block_size"},

@@ -77,6 +77,11 @@ struct topology {
   proto::prefill_mode prefill = proto::prefill_mode::full;
   std::uint32_t prefill_keep = 0; ///< [rows] of compact prefill; 0: the model's default
 
+  std::uint32_t queue_max = 0;           ///< [requests] without a rank
+  std::uint64_t tenant_choices_max = 0;  ///< [choices] open; 0: no bound
+  std::uint64_t gateway_choices_max = 0; ///< [choices] open; 0: no bound
+  nanoseconds priority_step{};
+
   std::uint32_t page_tokens = 0;
   std::uint64_t kv_room_bytes = 0; ///< 0: max_sequences of full context
   proto::prefix_mode prefix = proto::prefix_mode::off;

@@ -2,6 +2,8 @@
 // Reading prompt lines field by field, and making requests of them.
 #include "engine/core/batch_io.hpp"
 
+#include "engine/core/admission.hpp"
+#include "engine/core/deadline.hpp"
 #include "engine/core/text_sampler.hpp"
 
 #include <nlohmann/json.hpp>
@@ -213,6 +215,30 @@ result<bool> take_computing(const std::string& key, const json& v, batch_line& l
   return false;
 }
 
+result<std::string> tenant_of(const json& v, std::string_view field) {
+  DI_TRY(std::string name, text(v, field));
+  if (name.empty() || name.size() > tenant_bytes_max)
+    return fail(ec::bad_argument, "{}: {} bytes; 1 to {}", field, name.size(), tenant_bytes_max);
+  return name;
+}
+
+/// How a request competes with others.
+result<bool> take_serving(const std::string& key, const json& v, batch_line& line) {
+  if (key == "tenant")
+    return put(tenant_of(v, key), line.tenant);
+  if (key == "priority") {
+    DI_TRY(const std::int64_t p, integer(v, key, -priority_max, priority_max));
+    line.priority = static_cast<std::int32_t>(p);
+    return true;
+  }
+  if (key == "deadline_ms") {
+    DI_TRY(const std::int64_t ms, integer(v, key, 1, static_cast<std::int64_t>(deadline_ms_max)));
+    line.deadline_ms = static_cast<std::uint64_t>(ms);
+    return true;
+  }
+  return false;
+}
+
 result<bool> take_field(const std::string& key, const json& v, batch_line& line) {
   if (key == "id") {
     if (!v.is_string() && !v.is_number())
@@ -225,6 +251,9 @@ result<bool> take_field(const std::string& key, const json& v, batch_line& line)
     return put(ids(v, key), line.prompt_ids);
   if (key == "special_tokens")
     return put(flag(v, key), line.special_tokens);
+  DI_TRY(const bool serving, take_serving(key, v, line));
+  if (serving)
+    return true;
   DI_TRY(const bool known, take_computing(key, v, line));
   return known ? result<bool>{true} : take_sampling(key, v, line);
 }
@@ -278,7 +307,7 @@ result<batch_line> parse_batch_line(std::string_view line, std::string& id) {
           "temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, "
           "repetition_penalty, logit_bias, logprobs, seed, n, stop, stop_token_ids, "
           "include_stop_str_in_output, ignore_eos, min_tokens, forced_ids, speculation, prefix, "
-          "prefill",
+          "prefill, priority, deadline_ms, tenant",
           key);
   }
   if (out.prompt.has_value() == out.prompt_ids.has_value())
@@ -314,6 +343,9 @@ result<proto::request_spec> prepare_request(batch_line line, request_id number_,
                                             const std::function<std::uint64_t()>& draw_seed) {
   proto::request_spec spec;
   spec.request = number_;
+  spec.priority = line.priority;
+  spec.deadline_ms = line.deadline_ms;
+  spec.tenant = std::move(line.tenant);
   DI_TRY_VOID(settle_computing(line, limits, spec));
   spec.sampling = std::move(line.sampling);
   if (line.prompt_ids) {

@@ -20,6 +20,8 @@ namespace di::engine {
 
 /// [bytes] of one line of prompts.
 inline constexpr std::size_t batch_line_bytes_max = std::size_t{16} << 20;
+/// [bytes] of a tenant's name.
+inline constexpr std::size_t tenant_bytes_max = 64;
 /// [tokens] if a line has no max_tokens, or what the context leaves if that is less.
 inline constexpr std::uint32_t batch_max_tokens_default = 256;
 
@@ -33,6 +35,9 @@ struct batch_line {
   std::optional<speculation_choice> speculation;
   std::optional<proto::prefix_mode> prefix;
   std::optional<proto::prefill_mode> prefill;
+  std::int32_t priority = 0;     ///< [-10, 10]
+  std::uint64_t deadline_ms = 0; ///< [ms]; 0: none
+  std::string tenant;
   proto::sampling_params sampling; ///< ranges not yet checked
 };
 

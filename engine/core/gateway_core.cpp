@@ -2,6 +2,7 @@
 // Submitting and collecting a batch.
 #include "engine/core/gateway_core.hpp"
 
+#include "engine/core/deadline.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -61,6 +62,9 @@ void gateway_core::submit_more(instant now, outbox& out) {
     const trace::span submitting{trace::kind::submit,
                                  {.rows = static_cast<std::uint32_t>(e.spec.prompt.size())},
                                  e.spec.request};
+    if (e.spec.deadline_ms > 0)
+      out.arm({deadline_due, e.spec.request.v},
+              deadline_span(e.spec.deadline_ms) + options_.deadline_grace);
     out.send(options_.journal, proto::open_request{e.spec});
   }
   if (done() && !options_.finished_to.empty())
@@ -98,20 +102,27 @@ result<void> gateway_core::on(const proto::request_closed& m, instant now, outbo
   entry* e = find(m.request);
   if (!e || e->state == phase::finished || e->state == phase::waiting)
     return {};
-  for (collected_choice& c : e->choices)
-    if (c.end.reason == proto::finish_reason::none) {
-      c.end = m.end;
-      c.total_us = us_between(e->submitted, now);
-    }
-  finish(*e, now, out);
+  end_rest(*e, m.end, now, out);
   return {};
+}
+
+/// Ends the choices that have not ended, and with them the request.
+void gateway_core::end_rest(entry& e, const proto::choice_end& end, instant now, outbox& out) {
+  for (collected_choice& c : e.choices)
+    if (c.end.reason == proto::finish_reason::none) {
+      c.end = end;
+      c.end.kept_tokens = static_cast<std::uint32_t>(c.tokens.size());
+      c.total_us = us_between(e.submitted, now);
+    }
+  finish(e, now, out);
 }
 
 result<void> gateway_core::on(const proto::tokens_released& m, instant now, outbox& out) {
   entry* e = find(m.request);
   if (!e || e->state == phase::waiting || m.choice >= e->spec.sampling.n)
     return {};
-  if (e->choices.empty()) { // taken already: the acknowledgement was lost
+  // Taken already, or ended here at its deadline: nothing is missed any more.
+  if (e->choices.empty() || e->state == phase::finished) {
     out.send(options_.journal,
              proto::release_acknowledged{
                  m.request, m.choice, m.first_index + static_cast<std::uint32_t>(m.tokens.size()),
@@ -155,6 +166,8 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
 
 void gateway_core::finish(entry& e, instant now, outbox& out) {
   trace::mark(trace::kind::finish, e.spec.request);
+  if (e.spec.deadline_ms > 0)
+    out.disarm({deadline_due, e.spec.request.v});
   e.state = phase::finished;
   e.spec.prompt = {};
   --open_;
@@ -167,6 +180,15 @@ void gateway_core::finish(entry& e, instant now, outbox& out) {
 }
 
 result<void> gateway_core::on_due(timer which, instant now, outbox& out) {
+  if (which.kind == deadline_due) {
+    entry* e = find(request_id{which.key});
+    if (e && e->state != phase::finished && e->state != phase::waiting) {
+      out.count("di_gateway_deadlines_passed_total");
+      out.send(options_.journal, proto::cancel_request{e->spec.request});
+      end_rest(*e, deadline_end(e->spec), now, out);
+    }
+    return {};
+  }
   if (which.kind != resend_due || done())
     return {};
   for (entry& e : entries_)

@@ -20,6 +20,9 @@ struct gateway_options {
   address finished_to;        ///< gets batch_finished; empty: nobody
   std::uint32_t window = 128; ///< requests open at a time
   duration resend_after = std::chrono::milliseconds{500};
+  /// A request past its deadline is ended here if JOURNAL, which ends it first, is not heard of for
+  /// so long.
+  duration deadline_grace = std::chrono::milliseconds{500};
 };
 
 /// One choice of a finished request.
@@ -36,7 +39,8 @@ struct collected_choice {
 /// Requests end in any order and are handed out in the order of the batch.
 ///
 ///   waiting --window--> submitted --request_opened--> open --all choices ended--> finished
-///   submitted --request_closed--> finished (with an error)
+///   submitted | open --request_closed--> finished (with an error)
+///   submitted | open --deadline and grace--> finished (with an error; JOURNAL is told to cancel)
 ///
 /// Owned by one shell, used on its thread only.
 class gateway_core {
@@ -63,7 +67,7 @@ public:
   void check() const;
 
 private:
-  enum timer_kind : std::uint32_t { resend_due = 1 };
+  enum timer_kind : std::uint32_t { resend_due = 1, deadline_due = 2 };
   enum class phase : std::uint8_t { waiting, submitted, open, finished };
   struct entry {
     proto::request_spec spec;
@@ -75,6 +79,7 @@ private:
   void begin(instant now, outbox& out);
   void submit_more(instant now, outbox& out);
   void finish(entry& e, instant now, outbox& out);
+  void end_rest(entry& e, const proto::choice_end& end, instant now, outbox& out);
   entry* find(request_id id);
 
   gateway_options options_;

@@ -2,6 +2,7 @@
 // Recording, releasing and closing requests.
 #include "engine/core/journal_core.hpp"
 
+#include "engine/core/deadline.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
@@ -94,6 +95,8 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
   request& r = *requests_.emplace(id, std::move(made)).first->second;
   ++counts_.open;
   out.count("di_journal_requests_total");
+  if (m.spec.deadline_ms > 0)
+    out.arm({deadline_due, id.v}, deadline_span(m.spec.deadline_ms));
   out.send(m.spec.gateway, proto::request_opened{id});
   admit(r, now, out);
   return {};
@@ -101,7 +104,12 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
 
 void journal_core::admit(request& r, instant now, outbox& out) {
   r.asked = now;
-  proto::admit_request m{r.spec, r.attempt, {}};
+  proto::admit_request m{r.spec, r.attempt, {}, 0};
+  if (r.spec.deadline_ms > 0) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        r.opened + deadline_span(r.spec.deadline_ms) - now);
+    m.deadline_left_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(1, left.count()));
+  }
   if (r.attempt > 1)
     for (std::uint32_t i = 0; i < r.choices.size(); ++i)
       m.progress.push_back({i, r.choices[i].tokens, r.choices[i].ended()});
@@ -231,6 +239,8 @@ result<void> journal_core::on(const proto::cancel_request& m, instant now, outbo
 void journal_core::close(request& r, const proto::choice_end& rest, bool withdraw, instant now,
                          outbox& out) {
   r.closed = true;
+  if (r.spec.deadline_ms > 0)
+    out.disarm({deadline_due, r.spec.request.v});
   for (std::uint32_t i = 0; i < r.choices.size(); ++i)
     if (!r.choices[i].ended()) {
       r.choices[i].end = rest;
@@ -259,19 +269,14 @@ void journal_core::forget_if_done(request& r) {
 }
 
 result<void> journal_core::on_due(timer which, instant now, outbox& out) {
+  if (which.kind == deadline_due)
+    if (request* r = find(request_id{which.key}))
+      expire(*r, now, out);
   if (which.kind != resend_due)
     return {};
   armed_ = false;
   for (auto& [id, r] : requests_) {
-    if (!r->closed && r->spec.deadline_ms > 0) {
-      const std::chrono::milliseconds limit{r->spec.deadline_ms};
-      if (now - r->opened >= limit)
-        close(*r,
-              {proto::finish_reason::error, -1, 0, ec::deadline_exceeded,
-               fmt::format("request {} was not done within {} ms", id.v, limit.count())},
-              true, now, out);
-      arm(out);
-    }
+    expire(*r, now, out);
     if (!r->closed && !r->admitted) {
       if (now - r->asked >= r->wait) {
         admit(*r, now, out);
@@ -291,6 +296,14 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
     }
   }
   return {};
+}
+
+/// At its deadline a request is closed wherever it is; its rank is told to drop it.
+void journal_core::expire(request& r, instant now, outbox& out) {
+  if (r.closed || r.spec.deadline_ms == 0 || now - r.opened < deadline_span(r.spec.deadline_ms))
+    return;
+  out.count("di_journal_deadlines_passed_total");
+  close(r, deadline_end(r.spec), true, now, out);
 }
 
 void journal_core::arm(outbox& out) {

@@ -55,7 +55,7 @@ public:
   const proto::request_spec* recorded(request_id id) const;
 
 private:
-  enum timer_kind : std::uint32_t { resend_due = 1 };
+  enum timer_kind : std::uint32_t { resend_due = 1, deadline_due = 2 };
   struct choice;
   struct request;
 
@@ -65,6 +65,7 @@ private:
   void release(request& r, std::uint32_t which, std::uint32_t from, instant now, outbox& out);
   void close(request& r, const proto::choice_end& rest, bool withdraw, instant now, outbox& out);
   void forget_if_done(request& r);
+  void expire(request& r, instant now, outbox& out);
   void arm(outbox& out);
 
   journal_options options_;

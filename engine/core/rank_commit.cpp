@@ -145,6 +145,7 @@ void rank_core::report(outbox& out) {
   load.kv_tokens_total = kv_->tokens_total();
   load.kv_tokens_free = kv_->tokens_free();
   load.draining = draining_;
+  load.rows_done = rows_;
   const bool same = load.running == reported_.running && load.waiting == reported_.waiting
                     && load.rows_pending == reported_.rows_pending
                     && load.kv_tokens_free == reported_.kv_tokens_free

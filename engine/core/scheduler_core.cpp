@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queueing, placing and following requests.
-#include "engine/core/scheduler_core.hpp"
-
+// Taking requests in and following them.
+#include "engine/core/deadline.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path
+#include "engine/core/scheduler_request.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -12,27 +12,19 @@ namespace di::engine {
 
 namespace {
 constexpr duration resend_most = std::chrono::seconds{8}; ///< waits double up to this
-}
+constexpr std::uint64_t for_ever = ~std::uint64_t{0};
+} // namespace
 
-struct scheduler_core::request {
-  proto::admit_request what;
-  std::optional<placed_rank> assigned;
-  bool confirmed = false; ///< the rank has shown that it has it
-  instant sent;
-  duration wait{}; ///< until it is sent again, unless it is confirmed
-  std::set<rank_id> refused_by;
-  error last_refusal{ec::unavailable, "no rank serves"};
-
-  std::uint64_t choices() const { return what.spec.sampling.n; }
-  std::uint64_t rows() const {
-    return choices() * (what.spec.prompt.size() + std::uint64_t{what.spec.sampling.max_tokens});
-  }
-};
-
-scheduler_core::scheduler_core(scheduler_options options) : options_{std::move(options)} {
+scheduler_core::scheduler_core(scheduler_options options)
+    : options_{std::move(options)},
+      queue_{options_.priority_step},
+      tenants_{options_.tenant_choices_max},
+      gateways_{options_.gateway_choices_max} {
 }
 
 scheduler_core::~scheduler_core() = default;
+
+// --- views and loads
 
 void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks, instant now,
                                   outbox& out) {
@@ -42,13 +34,16 @@ void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks
   std::vector<rank_entry> next;
   for (const placed_rank& r : ranks) {
     const rank_entry* old = entry_of(r.rank, r.life);
-    next.push_back(old ? *old : rank_entry{r, {}, 0, 0, 0});
+    next.push_back(old ? *old : rank_entry{});
+    next.back().who = r;
   }
   ranks_ = std::move(next);
-  std::erase_if(requests_, [this](const auto& item) {
-    const auto& assigned = item.second->assigned;
-    return assigned && !entry_of(assigned->rank, assigned->life);
-  });
+  for (auto at = requests_.begin(); at != requests_.end();) {
+    const auto& assigned = at->second->assigned;
+    const auto here = at++;
+    if (assigned && !entry_of(assigned->rank, assigned->life))
+      forget(here, out);
+  }
   place_queued(now, out);
 }
 
@@ -69,6 +64,38 @@ scheduler_core::rank_entry* scheduler_core::entry_of(rank_id rank, incarnation l
   return nullptr;
 }
 
+result<void> scheduler_core::on(const proto::rank_load& m, instant now, outbox& out) {
+  rank_entry* r = entry_of(m.rank, m.life);
+  if (!r || m.report <= r->load.report)
+    return {};
+  if (m.rows_done > r->load.rows_done)
+    out.count("di_scheduler_rows_total", static_cast<double>(m.rows_done - r->load.rows_done));
+  if (m.rows_done > rows_most_) { // totals only: the sum of these is the most of all ranks
+    out.count("di_scheduler_rows_of_busiest_rank", static_cast<double>(m.rows_done - rows_most_));
+    rows_most_ = m.rows_done;
+  }
+  r->load = m;
+  for (const request_id id : r->taken)
+    if (const auto at = requests_.find(id); at != requests_.end() && at->second->assigned == r->who)
+      counted(*r, *at->second);
+  r->taken.clear();
+  place_queued(now, out);
+  return {};
+}
+
+double scheduler_core::balance() const {
+  std::uint64_t sum = 0, most = 0;
+  for (const rank_entry& r : ranks_) {
+    sum += r.load.rows_done;
+    most = std::max(most, r.load.rows_done);
+  }
+  return sum == 0 ? 0
+                  : static_cast<double>(most) * static_cast<double>(ranks_.size())
+                        / static_cast<double>(sum);
+}
+
+// --- admission
+
 result<void> scheduler_core::on(const proto::admit_request& m, instant now, outbox& out) {
   const request_id id = m.spec.request;
   const trace::span admitting{
@@ -81,140 +108,124 @@ result<void> scheduler_core::on(const proto::admit_request& m, instant now, outb
                                                          to.rank, to.life});
       return {};
     }
-    unassign(r);
-    std::erase(queue_, id);
-    requests_.erase(at);
+    forget(at, out);
   }
-  auto made = std::make_unique<request>();
-  made->what = m;
-  if (queue_.size() >= options_.queue_max) {
-    refuse(*made, ec::unavailable, fmt::format("{} requests are queued", queue_.size()), out);
+  if (!take_in(m, now, out))
     return {};
-  }
-  requests_.emplace(id, std::move(made));
-  queue_.push_back(id);
-  out.count("di_scheduler_requests_total");
   place_queued(now, out);
   if (const auto at = requests_.find(id); at != requests_.end() && !at->second->assigned)
     out.send(options_.journal, proto::request_admitted{id, m.attempt, false, {}, {}});
   return {};
 }
 
-scheduler_core::rank_entry* scheduler_core::least_loaded(const request& r) {
-  rank_entry* best = nullptr;
-  for (rank_entry& rank : ranks_) {
-    if (rank.load.draining || r.refused_by.contains(rank.who.rank))
-      continue;
-    // An idle rank takes any request, however many choices it has.
-    if (rank.choices > 0 && rank.choices + r.choices() > options_.assigned_per_rank_max)
-      continue;
-    if (!best || rank.rows < best->rows
-        || (rank.rows == best->rows && rank.choices < best->choices))
-      best = &rank;
-  }
-  return best;
-}
-
-/// In order of arrival; stops at the first request that finds no room, so that none starves.
-void scheduler_core::place_queued(instant now, outbox& out) {
-  while (!queue_.empty() && !ranks_.empty()) {
-    request& r = *requests_.at(queue_.front());
-    rank_entry* to = least_loaded(r);
-    if (!to) {
-      if (r.refused_by.size() < ranks_.size())
-        return;
-      queue_.pop_front();
-      refuse(r, r.last_refusal.code, r.last_refusal.what, out);
-      requests_.erase(r.what.spec.request);
-      continue;
+/// Queue, quotas, deadline. @return false if it was refused
+bool scheduler_core::take_in(const proto::admit_request& m, instant now, outbox& out) {
+  const proto::request_spec& spec = m.spec;
+  const std::uint64_t choices = spec.sampling.n;
+  if (m.attempt <= 1) {
+    const auto over = [&](std::string_view what, std::string_view name, const open_quota& quota) {
+      refuse(m, ec::limit_exceeded,
+             fmt::format("{} '{}': {} choices open and {} more pass its quota of {}", what, name,
+                         quota.open(name), choices, quota.most()),
+             out);
+      return false;
+    };
+    if (queue_.size() >= options_.queue_max) {
+      refuse(m, ec::unavailable,
+             fmt::format("{} requests are queued, at most {}", queue_.size(), options_.queue_max),
+             out);
+      return false;
     }
-    queue_.pop_front();
-    assign(r, *to, now, out);
+    if (!tenants_.fits(spec.tenant, choices))
+      return over("tenant", spec.tenant, tenants_);
+    if (!gateways_.fits(spec.gateway, choices))
+      return over("gateway", spec.gateway, gateways_);
   }
-}
-
-void scheduler_core::assign(request& r, rank_entry& to, instant now, outbox& out) {
-  r.assigned = to.who;
-  r.confirmed = false;
-  r.wait = options_.resend_after;
-  to.choices += r.choices();
-  to.rows += r.rows();
-  ++to.requests;
-  send_assignment(r, now, out);
-  out.send(options_.journal, proto::request_admitted{r.what.spec.request, r.what.attempt, true,
-                                                     to.who.rank, to.who.life});
-}
-
-void scheduler_core::send_assignment(request& r, instant now, outbox& out) {
-  r.sent = now;
-  const trace::span assigning{
-      trace::kind::assign, {.value = static_cast<float>(r.assigned->rank.v)}, r.what.spec.request};
-  out.send(rank_path(r.assigned->rank), proto::assign_request{r.what.spec, r.what.attempt, view_,
-                                                              r.assigned->life, r.what.progress});
-  arm(out);
-}
-
-void scheduler_core::unassign(request& r) {
-  if (!r.assigned)
-    return;
-  if (rank_entry* from = entry_of(r.assigned->rank, r.assigned->life)) {
-    from->choices -= r.choices();
-    from->rows -= r.rows();
-    --from->requests;
+  auto made = std::make_unique<request>();
+  made->what = m;
+  const duration head_start = 2 * priority_max * options_.priority_step;
+  made->place = queue_.add(spec.request, spec.priority,
+                           m.attempt <= 1 ? now : instant{now.ns - head_start.count()});
+  if (spec.deadline_ms > 0) {
+    const duration left =
+        deadline_span(m.deadline_left_ms > 0 ? m.deadline_left_ms : spec.deadline_ms);
+    made->deadline = now + left;
+    out.arm({deadline_due, spec.request.v}, left);
   }
-  r.assigned.reset();
+  tenants_.take(spec.tenant, choices);
+  gateways_.take(spec.gateway, choices);
+  requests_.emplace(spec.request, std::move(made));
+  out.count("di_scheduler_requests_total");
+  return true;
 }
 
-void scheduler_core::refuse(const request& r, ec code, std::string what, outbox& out) {
+void scheduler_core::refuse(const proto::admit_request& m, ec code, std::string what, outbox& out) {
   out.count("di_scheduler_requests_refused_total");
   out.send(options_.journal,
-           proto::admission_refused{r.what.spec.request, r.what.attempt, code, std::move(what)});
+           proto::admission_refused{m.spec.request, m.attempt, code, std::move(what)});
 }
 
-result<void> scheduler_core::on(const proto::rank_load& m, instant now, outbox& out) {
-  rank_entry* r = entry_of(m.rank, m.life);
-  if (!r || m.report <= r->load.report)
-    return {};
-  r->load = m;
-  place_queued(now, out);
-  return {};
+/// Nothing of it is left here: place, room, quotas, timer.
+void scheduler_core::forget(request_map::iterator at, outbox& out) {
+  request& r = *at->second;
+  if (r.assigned)
+    unassign(r);
+  else
+    queue_.remove(r.place);
+  tenants_.give_back(r.what.spec.tenant, r.choices());
+  gateways_.give_back(r.what.spec.gateway, r.choices());
+  if (r.deadline)
+    out.disarm({deadline_due, at->first.v});
+  requests_.erase(at);
+}
+
+// --- what becomes of an assignment
+
+scheduler_core::request* scheduler_core::serving(request_id id, std::uint32_t attempt, rank_id rank,
+                                                 incarnation life) {
+  const auto at = requests_.find(id);
+  return at != requests_.end() && at->second->what.attempt == attempt
+                 && at->second->assigned == placed_rank{rank, life}
+             ? at->second.get()
+             : nullptr;
 }
 
 result<void> scheduler_core::on(const proto::request_taken& m, instant, outbox&) {
-  const auto at = requests_.find(m.request);
-  if (at != requests_.end() && at->second->what.attempt == m.attempt
-      && at->second->assigned == placed_rank{m.rank, m.life})
-    at->second->confirmed = true;
+  request* r = serving(m.request, m.attempt, m.rank, m.life);
+  if (!r || r->confirmed)
+    return {};
+  r->confirmed = true;
+  if (!r->reported)
+    entry_of(m.rank, m.life)->taken.push_back(m.request);
   return {};
 }
 
 result<void> scheduler_core::on(const proto::request_settled& m, instant now, outbox& out) {
-  const auto at = requests_.find(m.request);
-  if (at == requests_.end() || at->second->what.attempt != m.attempt
-      || at->second->assigned != placed_rank{m.rank, m.life})
+  if (!serving(m.request, m.attempt, m.rank, m.life))
     return {};
-  unassign(*at->second);
-  requests_.erase(at);
+  forget(requests_.find(m.request), out);
   place_queued(now, out);
   return {};
 }
 
 result<void> scheduler_core::on(const proto::assignment_refused& m, instant now, outbox& out) {
-  const auto at = requests_.find(m.request);
-  if (at == requests_.end() || at->second->what.attempt != m.attempt
-      || at->second->assigned != placed_rank{m.rank, m.life})
+  request* r = serving(m.request, m.attempt, m.rank, m.life);
+  if (!r)
     return {};
-  request& r = *at->second;
-  unassign(r);
   const bool another_may = m.code == ec::unavailable || m.code == ec::stale_epoch
                            || m.code == ec::stale_incarnation || m.code == ec::kv_exhausted;
   if (!another_may) {
-    refuse(r, m.code, m.what, out);
-    requests_.erase(at);
+    refuse(r->what, m.code, m.what, out);
+    forget(requests_.find(m.request), out);
   } else {
-    r.refused_by.insert(m.rank);
-    r.last_refusal = {m.code, m.what};
-    queue_.push_front(m.request);
+    unassign(*r);
+    // What is too large for a rank stays so; what was refused for another reason may be tried again
+    // once the rank's state has changed.
+    r->refused_by[m.rank] =
+        m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report;
+    ++r->refusals;
+    r->last_refusal = {m.code, m.what};
+    queue_.put_back(r->place);
   }
   place_queued(now, out);
   return {};
@@ -224,20 +235,32 @@ result<void> scheduler_core::on(const proto::release_request& m, instant now, ou
   const auto at = requests_.find(m.request);
   if (at == requests_.end())
     return {};
-  request& r = *at->second;
+  const request& r = *at->second;
   if (m.withdraw && r.assigned)
     out.send(rank_path(r.assigned->rank), proto::withdraw_request{m.request, r.what.attempt});
-  unassign(r);
-  std::erase(queue_, m.request);
-  requests_.erase(at);
+  forget(at, out);
   place_queued(now, out);
   return {};
+}
+
+void scheduler_core::expire(request_id id, instant now, outbox& out) {
+  const auto at = requests_.find(id);
+  if (at == requests_.end() || !at->second->deadline || now < *at->second->deadline)
+    return;
+  const request& r = *at->second;
+  out.count("di_scheduler_deadlines_passed_total");
+  if (r.assigned)
+    out.send(rank_path(r.assigned->rank), proto::withdraw_request{id, r.what.attempt});
+  refuse(r.what, ec::deadline_exceeded, deadline_words(id, r.what.spec.deadline_ms), out);
+  forget(at, out);
+  place_queued(now, out);
 }
 
 result<proto::schedule> scheduler_core::on(const proto::get_schedule&) const {
   proto::schedule s;
   s.view = view_;
   s.queued = queue_.size();
+  s.balance = balance();
   for (const rank_entry& r : ranks_) {
     s.ranks.push_back(r.load);
     s.ranks.back().rank = r.who.rank;
@@ -249,6 +272,8 @@ result<proto::schedule> scheduler_core::on(const proto::get_schedule&) const {
 
 /// Assignments may be lost with a link; a rank ignores what it has already.
 result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
+  if (which.kind == deadline_due)
+    expire(request_id{which.key}, now, out);
   if (which.kind != resend_due)
     return {};
   armed_ = false;
@@ -271,18 +296,37 @@ void scheduler_core::arm(outbox& out) {
 }
 
 void scheduler_core::check() const {
-  std::map<rank_id, std::uint64_t> choices;
+  struct sums {
+    std::uint64_t choices = 0, kv = 0, rows = 0, new_rows = 0, new_choices = 0;
+  };
+  std::map<rank_id, sums> of;
+  std::map<std::string, std::uint64_t> tenants;
   std::size_t queued = 0;
   for (const auto& [id, r] : requests_) {
-    if (r->assigned)
-      choices[r->assigned->rank] += r->choices();
-    else
+    tenants[r->what.spec.tenant] += r->choices();
+    if (!r->assigned) {
       ++queued;
+      DI_CHECK(queue_.places().contains(r->place));
+      continue;
+    }
+    sums& s = of[r->assigned->rank];
+    s.choices += r->choices();
+    s.kv += r->kv_tokens(options_.expected_output_tokens);
+    s.rows += r->prompt_rows();
+    s.new_rows += r->reported ? 0 : r->prompt_rows();
+    s.new_choices += r->reported ? 0 : r->choices();
   }
   DI_CHECK_EQ(queued, queue_.size());
-  DI_CHECK(queue_.size() <= options_.queue_max + 1);
-  for (const rank_entry& r : ranks_)
-    DI_CHECK_EQ(choices[r.who.rank], r.choices);
+  for (const rank_entry& r : ranks_) {
+    const sums& s = of[r.who.rank];
+    DI_CHECK_EQ(s.choices, r.choices);
+    DI_CHECK_EQ(s.kv, r.kv_tokens);
+    DI_CHECK_EQ(s.rows, r.prompt_rows);
+    DI_CHECK_EQ(s.new_rows, r.new_rows);
+    DI_CHECK_EQ(s.new_choices, r.new_choices);
+  }
+  for (const auto& [tenant, choices] : tenants)
+    DI_CHECK_EQ(tenants_.open(tenant), choices);
 }
 
 } // namespace di::engine

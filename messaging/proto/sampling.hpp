@@ -83,9 +83,11 @@ struct request_spec {
                            ///< many in each step
   std::string contract;    ///< contract id that the answer is promised under; empty: any
   std::uint64_t deadline_ms = 0; ///< [ms] after opening at which it is given up; 0: none
+  std::int32_t priority = 0;     ///< [-10, 10]; higher goes first
+  std::string tenant;            ///< whose quota it counts against
   DI_FIELDS(request_spec, m.request, m.gateway, m.prompt, m.sampling, m.prefill, m.keep_rows,
             m.prefix, m.prefix_salt, m.prefix_tokens, m.prefix_recorded, m.speculate, m.drafts,
-            m.contract, m.deadline_ms)
+            m.contract, m.deadline_ms, m.priority, m.tenant)
 };
 
 /// What a choice has emitted already, for a rank that continues it.

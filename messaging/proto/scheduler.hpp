@@ -14,7 +14,8 @@ struct admit_request {
   request_spec spec;
   std::uint32_t attempt = 0;             ///< from 1
   std::vector<choice_progress> progress; ///< empty for a first attempt
-  DI_FIELDS(admit_request, m.spec, m.attempt, m.progress)
+  std::uint64_t deadline_left_ms = 0;    ///< [ms] until its deadline; 0: it has none
+  DI_FIELDS(admit_request, m.spec, m.attempt, m.progress, m.deadline_left_ms)
 };
 
 struct request_admitted {
@@ -33,7 +34,9 @@ struct request_admitted {
 struct admission_refused {
   static constexpr wire_id wire{0x0203};
   static constexpr std::string_view doc =
-      "Fact for JOURNAL: no rank will serve this attempt, and why. Overload: one per attempt.";
+      "Fact for JOURNAL: no rank will serve this attempt, and why: unavailable (the queue is full, "
+      "or no rank will), limit_exceeded (a quota), kv_exhausted (it fits no rank), "
+      "deadline_exceeded, or the refusal of a rank. Overload: one per attempt.";
   request_id request;
   std::uint32_t attempt = 0;
   ec code = ec::unavailable;
@@ -55,8 +58,9 @@ struct rank_load {
   std::uint64_t kv_tokens_free = 0;  ///< [tokens] that still fit
   std::uint64_t kv_tokens_total = 0; ///< [tokens]
   bool draining = false;             ///< takes no new requests
+  std::uint64_t rows_done = 0;       ///< [rows] computed in this life
   DI_FIELDS(rank_load, m.rank, m.life, m.report, m.running, m.waiting, m.rows_pending,
-            m.kv_tokens_free, m.kv_tokens_total, m.draining)
+            m.kv_tokens_free, m.kv_tokens_total, m.draining, m.rows_done)
 };
 
 struct request_settled {
@@ -107,7 +111,8 @@ struct schedule {
   std::uint64_t queued = 0;            ///< requests without a rank
   std::vector<rank_load> ranks;        ///< in order of rank
   std::vector<std::uint32_t> assigned; ///< requests per rank, as `ranks`
-  DI_FIELDS(schedule, m.view, m.queued, m.ranks, m.assigned)
+  double balance = 0;                  ///< most rows_done of a rank over their mean; 0: none done
+  DI_FIELDS(schedule, m.view, m.queued, m.ranks, m.assigned, m.balance)
 };
 
 struct request_taken {

@@ -52,12 +52,17 @@ std::vector<proto::request_spec> some_requests(std::mt19937_64& random) {
     spec.sampling.max_tokens = 1 + static_cast<std::uint32_t>(random() % 12);
     spec.sampling.seed = random();
     spec.sampling.logprobs = random() % 2 ? 0 : -1;
+    spec.priority = static_cast<std::int32_t>(random() % 5) - 2;
+    spec.tenant = random() % 2 ? "a" : "b";
+    if (random() % 8 == 0)
+      spec.deadline_ms = 1 + random() % 600;
   }
   return all;
 }
 
 struct totals {
-  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0, preempted = 0, loads = 0;
+  std::uint64_t lost = 0, repeated = 0, tokens = 0, cancelled = 0, preempted = 0, loads = 0,
+                late = 0;
 };
 
 void run_seed(std::uint64_t seed, totals& sum) {
@@ -162,13 +167,19 @@ void run_seed(std::uint64_t seed, totals& sum) {
     for (std::uint32_t c = 0; c < spec.sampling.n; ++c) {
       const engine::collected_choice& got = (*choices)[c];
       auto wanted = toy::generate(spec, c);
-      if (got.end.reason == proto::finish_reason::cancelled) {
+      const bool late = got.end.code == ec::deadline_exceeded;
+      if (late || got.end.reason == proto::finish_reason::cancelled) {
         // What was shown before the client left is right as far as it goes.
-        ASSERT_TRUE(cancelled.contains(spec.request));
+        ASSERT_TRUE(late || cancelled.contains(spec.request));
+        if (late) {
+          ASSERT_GT(spec.deadline_ms, 0U);
+          ASSERT_LE(got.total_us, 1'000 * (spec.deadline_ms + 500)); // and GATEWAY's grace
+          ++sum.late;
+        }
         ASSERT_LE(got.tokens.size(), wanted.size());
         wanted.resize(got.tokens.size());
         ASSERT_EQ(got.tokens, wanted);
-        ++sum.cancelled;
+        sum.cancelled += !late;
         continue;
       }
       ASSERT_EQ(got.tokens, wanted)
@@ -191,10 +202,11 @@ TEST(serving_sim, every_request_gets_its_tokens_exactly_once) {
   EXPECT_GT(sum.cancelled, 100U);
   EXPECT_GT(sum.loads, 5'000U);  // experts moved
   EXPECT_GT(sum.preempted, 20U); // SCHEDULER leaves little to preempt
+  EXPECT_GT(sum.late, 100U);
   RecordProperty("lost", std::to_string(sum.lost));
   std::cout << sum.lost << " lost, " << sum.repeated << " repeated, " << sum.tokens << " tokens, "
             << sum.cancelled << " choices cancelled, " << sum.preempted << " preempted, "
-            << sum.loads << " experts moved\n";
+            << sum.loads << " experts moved, " << sum.late << " past their deadlines\n";
 }
 
 } // namespace

@@ -51,6 +51,36 @@ TEST(batch_io, reads_every_field) {
   EXPECT_EQ(s.forced_ids, (std::vector<token_id>{1, 2}));
 }
 
+TEST(batch_io, reads_how_a_request_competes_with_others) {
+  std::string id;
+  const auto read = parse_batch_line(
+      R"({"prompt_ids":[1],"priority":-10,"deadline_ms":1500,"tenant":"acme"})", id);
+  ASSERT_TRUE(read) << read.error().render();
+  EXPECT_EQ(read->priority, -10);
+  EXPECT_EQ(read->deadline_ms, 1'500U);
+  EXPECT_EQ(read->tenant, "acme");
+  const auto spec =
+      prepare_request(*read, request_id{1}, {nullptr, 10, 100}, [] { return std::uint64_t{1}; });
+  ASSERT_TRUE(spec) << spec.error().render();
+  EXPECT_EQ(spec->priority, -10);
+  EXPECT_EQ(spec->deadline_ms, 1'500U);
+  EXPECT_EQ(spec->tenant, "acme");
+  const auto wrong = [](const std::string& field) {
+    return mistake("{\"prompt_ids\":[1]," + field + "}");
+  };
+  EXPECT_EQ(wrong("\"priority\":11"), "bad_argument: priority: 11 lies outside [-10, 10]");
+  EXPECT_EQ(wrong("\"priority\":\"high\""),
+            "bad_argument: priority: expected a whole number, found string");
+  EXPECT_EQ(wrong("\"deadline_ms\":0"),
+            "bad_argument: deadline_ms: 0 lies outside [1, 2592000000]");
+  EXPECT_EQ(wrong("\"deadline_ms\":1.5"),
+            "bad_argument: deadline_ms: expected a whole number, found 1.5");
+  EXPECT_EQ(wrong("\"tenant\":\"\""), "bad_argument: tenant: 0 bytes; 1 to 64");
+  EXPECT_EQ(wrong("\"tenant\":\"" + std::string(65, 'x') + "\""),
+            "bad_argument: tenant: 65 bytes; 1 to 64");
+  EXPECT_EQ(wrong("\"tenant\":3"), "bad_argument: tenant: expected a string, found number");
+}
+
 TEST(batch_io, takes_short_forms) {
   std::string id;
   const auto read =

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rank has room, which has the least to do, and who goes first.
+#include "engine/core/expert_shard_core.hpp" // rank_path
+#include "engine/core/scheduler_request.hpp"
+#include "messaging/base/trace.hpp"
+
+namespace di::engine {
+
+namespace {
+/// Requests without room that are looked at before the rest waits: bounds the time of one call.
+constexpr std::size_t blocked_max = 32;
+/// Refusals after which no rank is asked again: ranks that cannot make up their minds.
+constexpr std::uint32_t refusals_max = 64;
+} // namespace
+
+/// A refusal counts until the rank reports another state.
+bool scheduler_core::refused_now(const rank_entry& rank, const request& r) const {
+  const auto at = r.refused_by.find(rank.who.rank);
+  return at != r.refused_by.end() && at->second >= rank.load.report;
+}
+
+bool scheduler_core::refused_by_all(const request& r) const {
+  return r.refusals >= refusals_max
+         || (r.refused_by.size() >= ranks_.size()
+             && std::all_of(ranks_.begin(), ranks_.end(),
+                            [&](const rank_entry& rank) { return refused_now(rank, r); }));
+}
+
+bool scheduler_core::has_room(const rank_entry& rank, const request& r) const {
+  if (rank.load.draining || refused_now(rank, r))
+    return false;
+  if (rank.choices == 0)
+    return true; // an idle rank takes any request, however large
+  if (rank.choices + r.choices() > options_.assigned_per_rank_max
+      || rank.load.waiting + rank.new_choices >= options_.backlog_per_rank_max)
+    return false;
+  const std::uint64_t promised = rank.kv_tokens + r.kv_tokens(options_.expected_output_tokens);
+  return rank.load.kv_tokens_total == 0
+         || promised <= rank.load.kv_tokens_total * options_.kv_percent / 100;
+}
+
+rank_work scheduler_core::work_of(const rank_entry& rank) const {
+  rank_work w;
+  w.prompt_rows = rank.load.rows_pending + rank.new_rows;
+  // Rows of a prompt see half of it on average; longer prompts have more of the rows.
+  w.mean_context =
+      rank.prompt_rows == 0 ? 0 : rank.prompt_squares / (2 * static_cast<double>(rank.prompt_rows));
+  w.sequences = std::uint64_t{rank.load.running} + rank.load.waiting + rank.new_choices;
+  return w;
+}
+
+scheduler_core::rank_entry* scheduler_core::best_rank(const request& r) {
+  rank_entry* best = nullptr;
+  double least = 0;
+  for (rank_entry& rank : ranks_) {
+    if (!has_room(rank, r))
+      continue;
+    const double work = outstanding_work(work_of(rank), options_.weights);
+    if (!best || work < least || (work == least && rank.choices < best->choices)) {
+      best = &rank;
+      least = work;
+    }
+  }
+  return best;
+}
+
+/// In the order of the queue; requests without room are passed, each by a bounded number of others.
+void scheduler_core::place_queued(instant now, outbox& out) {
+  std::vector<request*> blocked;
+  bool stopped = ranks_.empty();
+  for (auto at = queue_.places().begin(); !stopped && at != queue_.places().end();) {
+    const auto found = requests_.find((at++)->request);
+    request& r = *found->second;
+    if (rank_entry* to = best_rank(r)) {
+      assign(r, *to, now, out);
+      for (request* b : blocked) {
+        b->overtaken += static_cast<std::uint32_t>(r.choices());
+        stopped = stopped || b->overtaken >= options_.overtakes_max;
+      }
+    } else if (refused_by_all(r)) {
+      refuse(r.what, r.last_refusal.code, r.last_refusal.what, out);
+      forget(found, out);
+    } else {
+      blocked.push_back(&r);
+      stopped = r.overtaken >= options_.overtakes_max || blocked.size() >= blocked_max;
+    }
+  }
+}
+
+void scheduler_core::assign(request& r, rank_entry& to, instant now, outbox& out) {
+  queue_.remove(r.place);
+  r.assigned = to.who;
+  r.confirmed = r.reported = false;
+  r.wait = options_.resend_after;
+  to.choices += r.choices();
+  ++to.requests;
+  to.kv_tokens += r.kv_tokens(options_.expected_output_tokens);
+  to.prompt_rows += r.prompt_rows();
+  to.prompt_squares += r.prompt_squares();
+  to.new_rows += r.prompt_rows();
+  to.new_choices += r.choices();
+  send_assignment(r, now, out);
+  out.send(options_.journal, proto::request_admitted{r.what.spec.request, r.what.attempt, true,
+                                                     to.who.rank, to.who.life});
+}
+
+void scheduler_core::send_assignment(request& r, instant now, outbox& out) {
+  r.sent = now;
+  const trace::span assigning{
+      trace::kind::assign, {.value = static_cast<float>(r.assigned->rank.v)}, r.what.spec.request};
+  out.send(rank_path(r.assigned->rank), proto::assign_request{r.what.spec, r.what.attempt, view_,
+                                                              r.assigned->life, r.what.progress});
+  arm(out);
+}
+
+/// Its rank's reports count it from now on.
+void scheduler_core::counted(rank_entry& rank, request& r) {
+  if (r.reported)
+    return;
+  r.reported = true;
+  rank.new_rows -= r.prompt_rows();
+  rank.new_choices -= r.choices();
+}
+
+void scheduler_core::unassign(request& r) {
+  if (!r.assigned)
+    return;
+  if (rank_entry* from = entry_of(r.assigned->rank, r.assigned->life)) {
+    counted(*from, r);
+    from->choices -= r.choices();
+    --from->requests;
+    from->kv_tokens -= r.kv_tokens(options_.expected_output_tokens);
+    from->prompt_rows -= r.prompt_rows();
+    from->prompt_squares = from->prompt_rows == 0 ? 0 : from->prompt_squares - r.prompt_squares();
+  }
+  r.assigned.reset();
+}
+
+} // namespace di::engine

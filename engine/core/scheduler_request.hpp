@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request as SCHEDULER follows it; for the sources of scheduler_core only.
+#pragma once
+
+#include "engine/core/scheduler_core.hpp"
+
+#include <algorithm>
+
+namespace di::engine {
+
+struct scheduler_core::request {
+  proto::admit_request what;
+  queue_place place;
+  std::optional<placed_rank> assigned;
+  bool confirmed = false;      ///< the rank has shown that it has it
+  bool reported = false;       ///< the rank's reports count it
+  std::uint32_t overtaken = 0; ///< choices that were placed while this found no room
+  instant sent;
+  duration wait{}; ///< until it is sent again, unless it is confirmed
+  std::optional<instant> deadline;
+  std::map<rank_id, std::uint64_t> refused_by; ///< report until which a rank's refusal counts
+  std::uint32_t refusals = 0;
+  error last_refusal{ec::unavailable, "no rank serves"};
+
+  std::uint64_t choices() const { return what.spec.sampling.n; }
+  std::uint64_t prompt_rows() const { return choices() * what.spec.prompt.size(); }
+  double prompt_squares() const {
+    const auto rows = static_cast<double>(what.spec.prompt.size());
+    return static_cast<double>(choices()) * rows * rows;
+  }
+  std::uint64_t kv_tokens(std::uint32_t expected_output) const {
+    return choices()
+           * (what.spec.prompt.size() + std::min(what.spec.sampling.max_tokens, expected_output));
+  }
+};
+
+} // namespace di::engine
