@@ -90,6 +90,9 @@ inline constexpr std::size_t frames_per_turn = 64;
 /// Envelopes delivered from one socket before the others get their turn; a batch is not split.
 inline constexpr std::size_t mails_per_turn = 2'048;
 
+/// A peer that was never reached for this long after the first mail is taken as lost: it died
+/// before we met. Long, as 64 processes that start on two cores may answer late.
+inline constexpr std::chrono::milliseconds connect_grace{10'000};
 /// A peer that does not reconnect for this long after a disconnect is taken as lost, on one host.
 inline constexpr std::chrono::milliseconds reconnect_grace_ipc{60};
 /// The same between hosts, where a link may blink.

@@ -241,8 +241,12 @@ void bus_thread::flush_links() {
 void bus_thread::flush(const std::shared_ptr<link>& l) {
   for (const lane which : {lane::control, lane::bulk}) {
     result<void> flushed = l->flush(which, context_.raw());
-    if (flushed)
+    if (flushed && l->sockets_open() != l->registered) {
       flushed = register_sockets(*l);
+      // Its descriptor speaks of what comes after a first look only.
+      events_of_.push_back(l);
+      tend_all_ = true; // it also has a time to be connected by
+    }
     if (!flushed) {
       l->mark_lost();
       unsent(l->drop_queued(), flushed.error());
@@ -253,14 +257,11 @@ void bus_thread::flush(const std::shared_ptr<link>& l) {
 }
 
 result<void> bus_thread::register_sockets(link& l) {
-  if (l.sockets_open() == l.registered)
-    return {};
   const auto key = reinterpret_cast<std::uint64_t>(&l); // NOLINT: only compared
   for (void* s : {l.socket_of(lane::control), l.socket_of(lane::bulk), l.monitor()})
     if (s != nullptr)
       DI_TRY_VOID(sockets_.add(s, key));
   l.registered = l.sockets_open();
-  tend_all_ = true; // it has a time to be connected by
   return {};
 }
 

@@ -14,10 +14,6 @@
 namespace di::bus {
 namespace {
 
-/// A peer that was never reached for this long after the first mail is taken as lost: it died
-/// before we met, or has not bound its sockets yet.
-constexpr std::chrono::milliseconds connect_grace{2'000};
-
 int milliseconds(std::chrono::milliseconds d) {
   return static_cast<int>(d.count());
 }
@@ -133,7 +129,7 @@ result<void> link::open_lane(lane l, void* context) {
     if (!monitor_)
       return fail(ec::limit_exceeded, "no socket to watch {}", who_.prefix);
     DI_TRY_VOID(monitor_.connect(name));
-    doubtful_until_ = real_env().now() + connect_grace;
+    doubtful_until_ = real_env().now() + options_.connect_grace;
   }
   DI_TRY_VOID(out.connect(where));
   s.to_peer = std::move(out);

@@ -60,6 +60,7 @@ struct link_options {
   curve_keys keys;
   std::array<std::size_t, lanes> credit_bytes{};
   std::array<std::size_t, lanes> credit_mails{};
+  duration connect_grace{};
   duration grace_ipc{};
   duration grace_tcp{};
 };

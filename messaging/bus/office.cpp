@@ -30,6 +30,7 @@ bus_thread_options thread_options(const post_office_options& o) {
   out.links.keys = o.keys;
   out.links.credit_bytes = {o.control_credit_bytes, o.bulk_credit_bytes};
   out.links.credit_mails = {o.control_credit_mails, o.bulk_credit_mails};
+  out.links.connect_grace = o.connect_grace;
   out.links.grace_ipc = o.reconnect_grace_ipc;
   out.links.grace_tcp = o.reconnect_grace_tcp;
   out.control_endpoint = o.control_endpoint;

@@ -157,6 +157,7 @@ struct post_office_options {
   std::size_t control_credit_mails = limits::control_credit_mails;
   std::size_t bulk_credit_bytes = limits::bulk_credit_bytes;
   std::size_t bulk_credit_mails = limits::bulk_credit_mails;
+  duration connect_grace = limits::connect_grace;
   duration reconnect_grace_ipc = limits::reconnect_grace_ipc;
   duration reconnect_grace_tcp = limits::reconnect_grace_tcp;
   int io_threads = 1; ///< of ZeroMQ; more for bulk under CURVE

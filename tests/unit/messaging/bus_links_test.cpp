@@ -9,6 +9,7 @@
 #include "messaging/proto/expert_shard.hpp"
 #include "tests/support/bus_pair.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -95,7 +96,9 @@ TEST_F(little_credit, is_asked_for_by_what_found_none) {
 
 TEST(bus_links, bounce_requests_to_who_was_never_there_and_revive_when_it_comes) {
   run_dir dir;
-  const auto left = start(ipc_options(dir, "/control"));
+  auto quick = ipc_options(dir, "/control");
+  quick.connect_grace = std::chrono::milliseconds{200};
+  const auto left = start(std::move(quick));
   mailbox a, b;
   ASSERT_TRUE(left->bind("/control/a", a.deliver()).ok());
   const auto options = ipc_options(dir, "/rank/1");
@@ -114,6 +117,30 @@ TEST(bus_links, bounce_requests_to_who_was_never_there_and_revive_when_it_comes)
   const auto got = a.next();
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(got->kind, mail_kind::reply);
+}
+
+TEST(bus_links, do_not_lose_a_peer_that_was_reached_before_anyone_looked) {
+  // The news of a connection may be there before its socket is waited for.
+  run_dir dir;
+  auto quick = ipc_options(dir, "/control");
+  quick.connect_grace = std::chrono::milliseconds{500};
+  quick.peers = 64;
+  const auto left = start(std::move(quick));
+  std::vector<std::unique_ptr<bus::post_office>> others;
+  std::vector<mailbox> boxes(40);
+  for (std::size_t n = 0; n < boxes.size(); ++n) {
+    const address prefix = "/rank/" + std::to_string(n);
+    others.push_back(start(ipc_options(dir, prefix)));
+    ASSERT_TRUE(others[n]->bind(prefix + "/b", boxes[n].deliver()).ok());
+    ASSERT_TRUE(left->add_route(others[n]->self()).ok());
+  }
+  for (std::size_t n = 0; n < boxes.size(); ++n)
+    ASSERT_TRUE(left->post(tell(fmt::format("/rank/{}/b", n), "/control/a", ping{n, ""})).ok());
+  for (mailbox& box : boxes)
+    ASSERT_TRUE(box.next().has_value());
+  mailbox nobody;
+  EXPECT_FALSE(nobody.next(std::chrono::seconds{1}).has_value()); // twice the grace
+  EXPECT_EQ(left->stats().peers_lost, 0u);
 }
 
 std::size_t open_descriptors() {
