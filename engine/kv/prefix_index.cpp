@@ -303,35 +303,44 @@ result<void> prefix_index::make_room(std::uint32_t pages) {
 
 /// The page that ends the text, of the key's own lineage: none if it is not known. Windows at or
 /// below a bounded hit have no place: the pages there are those of a cold run.
-std::uint32_t prefix_index::node_ending_at(std::span<const token_id> tokens,
-                                           const prefix_key& key) const {
-  const auto path = walk(tokens, key);
-  const bool whole = static_cast<std::int64_t>(path.size()) * options_.page_tokens
-                     == static_cast<std::int64_t>(tokens.size());
-  return !path.empty() && whole && nodes_[path.back()].bounded_hit == key.bounded_hit ? path.back()
-                                                                                      : none;
+std::uint32_t prefix_index::node_ending_at(std::span<const token_id> tokens, const prefix_key& key,
+                                           const prefix_cursor& near) const {
+  const auto size = static_cast<std::size_t>(options_.page_tokens);
+  if (tokens.empty() || tokens.size() % size != 0)
+    return none;
+  std::uint32_t at = none;
+  if (const std::size_t pages = tokens.size() / size;
+      near.life != 0 && near.pages >= pages && nodes_[near.node].life == near.life) {
+    at = near.node;
+    for (std::size_t up = near.pages - pages; up > 0; --up)
+      at = nodes_[at].parent;
+  } else if (const auto path = walk(tokens, key); path.size() == pages) {
+    at = path.back();
+  }
+  return at != none && nodes_[at].bounded_hit == key.bounded_hit ? at : none;
 }
 
 bool prefix_index::wants_snapshot(std::span<const token_id> tokens, const prefix_key& key,
-                                  snapshot_kind kind) {
+                                  snapshot_kind kind, const prefix_cursor& near) {
   if (!keeps_snapshots())
     return false;
-  const std::uint32_t n = node_ending_at(tokens, key);
+  const std::uint32_t n = node_ending_at(tokens, key, near);
   return n != none && nodes_[n].snapshots[static_cast<std::size_t>(kind)] == nullptr;
 }
 
 void prefix_index::keep_snapshot(std::span<const token_id> tokens, const prefix_key& key,
                                  snapshot_kind kind,
-                                 std::shared_ptr<const window_snapshot> snapshot) {
+                                 std::shared_ptr<const window_snapshot> snapshot,
+                                 const prefix_cursor& near) {
   if (snapshot == nullptr || snapshot->bytes() > options_.snapshot_bytes
       || snapshot->length != static_cast<std::int64_t>(tokens.size())
-      || !wants_snapshot(tokens, key, kind))
+      || !wants_snapshot(tokens, key, kind, near))
     return;
   while (snapshot_bytes_ + snapshot->bytes() > options_.snapshot_bytes) {
     const auto [slot, old_kind] = by_age_.begin()->second;
     drop_snapshot(slot, old_kind);
   }
-  const std::uint32_t slot = node_ending_at(tokens, key);
+  const std::uint32_t slot = node_ending_at(tokens, key, near);
   const auto k = static_cast<std::size_t>(kind);
   node& n = nodes_[slot];
   snapshot_bytes_ += snapshot->bytes();
@@ -342,8 +351,8 @@ void prefix_index::keep_snapshot(std::span<const token_id> tokens, const prefix_
 }
 
 void prefix_index::forget_snapshot(std::span<const token_id> tokens, const prefix_key& key,
-                                   snapshot_kind kind) {
-  if (const std::uint32_t n = node_ending_at(tokens, key); n != none)
+                                   snapshot_kind kind, const prefix_cursor& near) {
+  if (const std::uint32_t n = node_ending_at(tokens, key, near); n != none)
     drop_snapshot(n, static_cast<std::size_t>(kind));
 }
 

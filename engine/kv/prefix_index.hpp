@@ -96,14 +96,17 @@ public:
 
   /// Keeps a snapshot at the page that ends at tokens.size(); drops the least recently used ones
   /// above the bound. Does nothing if the page is not known, has one already, or it is too large.
+  /// @param near  here and below: of a sequence with these tokens; saves the search
   void keep_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind,
-                     std::shared_ptr<const window_snapshot> snapshot);
+                     std::shared_ptr<const window_snapshot> snapshot,
+                     const prefix_cursor& near = {});
   /// True if keep_snapshot() would take one there: ask before copying windows.
-  bool wants_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind);
-
+  bool wants_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind,
+                      const prefix_cursor& near = {});
   bool keeps_snapshots() const noexcept { return options_.snapshot_bytes > 0; }
   /// Drops the snapshot at the page that ends at tokens.size(), if there is one.
-  void forget_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind);
+  void forget_snapshot(std::span<const token_id> tokens, const prefix_key& key, snapshot_kind kind,
+                       const prefix_cursor& near = {});
 
   /// Evicts up to `pages` pages. @return how many were freed
   std::uint32_t evict(std::uint32_t pages);
@@ -162,7 +165,8 @@ private:
   step look_up(const address& above, std::uint32_t parent, std::span<const token_id> tokens,
                std::int64_t bounded_hit, std::string_view salt) const;
   std::vector<std::uint32_t> walk(std::span<const token_id> tokens, const prefix_key& key) const;
-  std::uint32_t node_ending_at(std::span<const token_id> tokens, const prefix_key& key) const;
+  std::uint32_t node_ending_at(std::span<const token_id> tokens, const prefix_key& key,
+                               const prefix_cursor& near) const;
   std::uint32_t insert(const address& at, std::uint32_t parent, page_id page,
                        std::span<const token_id> tokens, std::int64_t bounded_hit,
                        std::string_view salt);

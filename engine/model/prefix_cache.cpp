@@ -141,13 +141,14 @@ void prefix_cache::take_snapshot(prefix_session& session, const sequence_state& 
   const snapshot_kind kind = snapshot_kind_of(session.request);
   const auto keep = [&](std::int64_t at) {
     const auto tokens = sequence.tokens().first(static_cast<std::size_t>(at));
-    if (!index_.wants_snapshot(tokens, key_of(session), kind))
+    if (!index_.wants_snapshot(tokens, key_of(session), kind, session.cursor))
       return false;
     auto windows = sequence.snapshot(at, kind);
     if (!windows)
       return false; // the rings have moved on
     index_.keep_snapshot(tokens, key_of(session), kind,
-                         std::make_shared<const window_snapshot>(std::move(*windows)));
+                         std::make_shared<const window_snapshot>(std::move(*windows)),
+                         session.cursor);
     return true;
   };
   for (std::int64_t* due : {&session.branch, &session.boundary})

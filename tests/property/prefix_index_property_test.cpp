@@ -297,7 +297,8 @@ private:
     auto windows = std::make_shared<window_snapshot>();
     windows->length = static_cast<std::int64_t>(end);
     const auto kind = static_cast<snapshot_kind>(random_() % 2);
-    index_->keep_snapshot(text, key(s), kind, windows);
+    index_->keep_snapshot(text, key(s), kind, windows,
+                          random_() % 2 == 0 ? s.cursor : prefix_cursor{});
     ASSERT_FALSE(index_->wants_snapshot(text, key(s), kind) && windows.use_count() > 1);
     if (compare_)
       naive_->keep(text, key(s), static_cast<std::size_t>(kind));
