@@ -334,7 +334,9 @@ TEST(verify_planner, stops_drafting_where_it_loses_and_tries_again_now_and_then)
 TEST(verify_planner, feeds_draft_layers_only_before_it_tries_them) {
   const std::vector<float> a{0.1F};
   const std::vector<verify_offer> offers(32, varlen(a));
-  auto planner = linear_planner(1, 1, 20);
+  verify_planner_options options;
+  options.feed_before = 24;
+  auto planner = linear_planner(1, 1, 20, options);
   EXPECT_TRUE(planner.wants_feed()); // drafting
   planner.wants_drafts(32, 0, 0);
   planner.choose(offers, 0, 32);
