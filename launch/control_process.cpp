@@ -7,6 +7,7 @@
 #include "actors/tracing.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
+#include "launch/plan.hpp"
 #include "launch/preflight.hpp"
 #include "launch/trace_file.hpp"
 #include "messaging/base/log.hpp"
@@ -78,6 +79,7 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   s.scheduler.tenant_choices_max = c.config.tenant_choices_max;
   s.scheduler.gateway_choices_max = c.config.gateway_choices_max;
   s.scheduler.priority_step = c.config.priority_step;
+  DI_TRY(s.rebalance, rebalance_of(c.config));
   s.ended = ends(latch).ended;
   DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
   engine::directory_options d;

@@ -38,8 +38,8 @@ constexpr foreign_row rows[] = {
   {"ENFORCE_EAGER", k_::no_effect, "", "there are no CUDA graphs"},
   {"ENGRAM_FORCE_GPU_STORAGE", k_::no_effect, "", "tables are mapped from the checkpoint"},
   {"ENGRAM_PAD_TOKEN", k_::refused, "", "the pad token is the checkpoint's (engram_pad_id)"},
-  {"EXPERT_COUNT_WINDOW_SIZE", k_::no_effect, "", "the window of the load statistics has no switch"},
-  {"EXPERT_REARRANGEMENT_STEP_INTERVAL", k_::no_effect, "", "when experts move is decided by what a move gains"},
+  {"EXPERT_COUNT_WINDOW_SIZE", k_::key, "roles.decode.rebalance_window", "as it is; has an effect with roles.decode.rebalance: auto"},
+  {"EXPERT_REARRANGEMENT_STEP_INTERVAL", k_::key, "roles.decode.rebalance_interval", "as it is; has an effect with roles.decode.rebalance: auto"},
   {"FORCE_IMBALANCE_RATIO", k_::refused, "", "gates are the model's"},
   {"FORCE_LOAD_BALANCE", k_::refused, "", "gates are the model's"},
   {"FUSED_SAMPLE_DETAIL_LOG", k_::no_effect, "", "a switch of DeepInfer's tests"},
@@ -71,7 +71,7 @@ constexpr foreign_row rows[] = {
   {"REARRANGE_P2P_GROUPS", k_::no_effect, "", "experts are loaded from the checkpoint"},
   {"RINGBUFFER_WARNING_INTERVAL", k_::no_effect, "", "queues are bounded and refuse"},
   {"SAMPLER_FORCE_TOPK", k_::refused, "", "write top_k in the prompt lines"},
-  {"SHOW_EPLB_DETAIL", k_::no_effect, "", "plans are logged at log.level info"},
+  {"SHOW_EPLB_DETAIL", k_::no_effect, "", "log.counters shows the balance (di_rebalancer_*)"},
   {"SO_BUILDER_CPUS", k_::no_effect, "", "nothing is compiled at run time"},
   {"TORCH_PROFILER_DIR", k_::no_effect, "", "dilaunch trace shows what steps do"},
   {"USERBUFFER_COMM_SMS", k_::no_effect, "", "there is no DeepEP"},
@@ -193,6 +193,10 @@ private:
         note(name, "no effect: only with {}YOCO_PREFILL_TRUNCATION_MODE=compact", prefix);
     } else if (name == "OVERRIDE_NUM_EXTRA_EXPERTS") {
       if (const auto n = number(name, 65536))
+        set(name, key, std::to_string(*n));
+    } else if (name == "EXPERT_COUNT_WINDOW_SIZE"
+               || name == "EXPERT_REARRANGEMENT_STEP_INTERVAL") {
+      if (const auto n = number(name, 1'000'000); n && *n > 0)
         set(name, key, std::to_string(*n));
     } else if (name == "BATCH_INVARIANT") {
       if (truth(value))

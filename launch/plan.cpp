@@ -62,6 +62,17 @@ machine this_machine() {
   return {name.data(), std::max(1U, std::thread::hardware_concurrency())};
 }
 
+result<engine::rebalance_policy> rebalance_of(const topology& t) {
+  DI_TRY(engine::rebalance_policy policy, engine::parse_rebalance(t.rebalance));
+  if (policy.mode != engine::rebalance_mode::forced) { // that has its own
+    policy.window_steps = t.rebalance_window;
+    policy.interval_steps = t.rebalance_interval;
+    policy.bins = std::min(policy.bins, policy.window_steps);
+  }
+  policy.moves_max = t.rebalance_moves;
+  return policy;
+}
+
 result<cluster_plan> place_ranks(const topology& t, const machine& here) {
   cluster_plan plan;
   std::string problems;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/model/checkpoint.hpp"
+#include "engine/moe/rebalance_policy.hpp"
 #include "launch/topology.hpp"
 #include "messaging/base/result.hpp"
 
@@ -61,6 +62,9 @@ struct machine {
   std::uint32_t cores = 1;
 };
 machine this_machine();
+
+/// What `roles.decode.rebalance*` says. @errors bad_config
+result<engine::rebalance_policy> rebalance_of(const topology& t);
 
 /// Nodes and ranks alone; needs no model. @errors bad_config
 result<cluster_plan> place_ranks(const topology& t, const machine& here);

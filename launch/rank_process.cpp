@@ -7,6 +7,7 @@
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/memory_model.hpp"
+#include "launch/plan.hpp"
 #include "messaging/base/log.hpp"
 
 #include <fmt/format.h>
@@ -56,6 +57,7 @@ result<void> start(child_context& c, end_latch& latch) {
   s.running_max = c.config.max_sequences;
   DI_TRY(s.steps.speculation, engine::parse_speculation(c.config.speculation));
   s.steps.steps_in_flight = c.config.steps_in_flight;
+  DI_TRY(s.rebalance, rebalance_of(c.config));
   s.steps.step_ms = std::chrono::duration<double, std::milli>(c.config.step_time).count();
   s.steps.snapshot_bytes = c.config.snapshot_bytes;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };

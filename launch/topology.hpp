@@ -67,6 +67,8 @@ struct topology {
 
   std::uint32_t ep = 0; ///< ranks in all; always set
   std::uint32_t redundant_experts = 0;
+  std::string rebalance; ///< engine::parse_rebalance() takes it
+  std::uint32_t rebalance_window = 0, rebalance_interval = 0, rebalance_moves = 0;
   std::uint32_t threads = 0; ///< 0: max(1, cores / ranks of the host)
   std::uint32_t max_sequences = 0;
   std::uint32_t step_rows = 0;
@@ -101,7 +103,8 @@ struct topology {
 
   std::vector<std::string> sets;       ///< as given; named in errors
   std::map<std::string, place> places; ///< where each key that was given stands, e.g. kv.room
-  place ep_at, speculation_at, model_at, redundant_at; ///< for checks against the model
+  place ep_at, speculation_at, rebalance_at, model_at,
+      redundant_at; ///< for checks against the model
 
   /// Where to look for a contradiction of several keys: the last `--set` among them, else the first
   /// that was given at all, else `fallback`.

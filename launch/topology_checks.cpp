@@ -3,6 +3,7 @@
 #include "launch/topology_checks.hpp"
 
 #include "engine/core/speculation_choice.hpp"
+#include "engine/moe/rebalance_policy.hpp"
 #include "launch/units.hpp"
 
 #include <fmt/format.h>
@@ -31,6 +32,12 @@ void check_speculation(const topology& t, std::vector<problem>& problems) {
   if (const auto choice = engine::parse_speculation(t.speculation); !choice)
     problems.push_back(
         {t.speculation_at, fmt::format("roles.decode.speculation: {}", choice.error().what)});
+}
+
+void check_rebalance(const topology& t, std::vector<problem>& problems) {
+  if (const auto policy = engine::parse_rebalance(t.rebalance); !policy)
+    problems.push_back(
+        {t.rebalance_at, fmt::format("roles.decode.rebalance: {}", policy.error().what)});
 }
 
 void check_nodes(topology& t, const place& nodes_at, std::vector<problem>& problems) {
@@ -145,6 +152,7 @@ void check_topology(topology& t, const yaml_node& root, std::vector<problem>& pr
   const auto name = root.find("name");
   check_name(t, name == yaml_node::npos ? root.at : root.items[name].at, problems);
   check_speculation(t, problems);
+  check_rebalance(t, problems);
   check_nodes(t, cluster == yaml_node::npos ? root.at : root.keys[cluster].at, problems);
   check_actors(t, problems);
   check_rest(t, root, problems);

@@ -5,6 +5,7 @@
 
 #include "engine/moe/load_sum.hpp"
 #include "engine/moe/placement.hpp"
+#include "engine/moe/rebalance_policy.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
@@ -17,28 +18,6 @@
 #include <vector>
 
 namespace di::engine {
-
-enum class rebalance_mode : std::uint8_t {
-  off,       ///< contiguous blocks, once per view
-  automatic, ///< by load
-  forced,    ///< random placements every few steps: a test of everything that moves experts
-};
-
-struct rebalance_policy {
-  rebalance_mode mode = rebalance_mode::off;
-  std::uint32_t window_steps = 128;   ///< [steps] that ranks count before they report
-  std::uint32_t bins = 4;             ///< parts of a window
-  std::uint32_t interval_steps = 512; ///< [steps] of the busiest rank between two plans
-  std::uint32_t moves_max = 256;      ///< [slots] that one plan loads
-  std::uint32_t epoch_moves = 64;     ///< [slots] loaded per epoch; a layer switches as a whole
-  double gain_min = 0.03;             ///< share of the peak rows that a plan must save
-  double begin_above = 1.10;          ///< [moe_lb] planning begins above this ...
-  double end_below = 1.05;            ///< ... and goes on until below this, or no plan gains enough
-  std::uint64_t seed = 1;             ///< of forced placements
-};
-
-/// Reads `off`, `auto`, `forced` or `forced:STEPS`. @errors bad_config
-result<rebalance_policy> parse_rebalance(std::string_view text);
 
 struct rebalancer_options {
   std::vector<expert_layers> groups; ///< of the model

@@ -24,6 +24,7 @@ struct cluster_options {
   std::uint32_t pages = 64; ///< of each rank's pool
   std::uint32_t window = 128;
   unsigned threads = 1;
+  engine::rebalance_policy rebalance{};
   std::uint32_t steps_in_flight = 2;
   std::string speculation = "off";
   double step_ms = 0;
@@ -47,6 +48,7 @@ struct batch_outcome {
   std::map<std::string, double, std::less<>> counts; ///< all actors' counters at the end
   std::vector<std::string> lines;
   std::optional<proto::batch_finished> finished; ///< empty: it did not end before the deadline
+  std::map<std::string, double, std::less<>> counters; ///< of all actors
 };
 
 /// Runs a batch from start to end. @param limit  real time that it may take
@@ -60,6 +62,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
   actors::system actors{{}, office};
   actors::control_settings control;
   control.redundant_experts = options.redundant;
+  control.rebalance = options.rebalance;
   DI_CHECK(actors::spawn_control_serving(actors, m.outline, control).ok());
   actors::batch_settings front;
   front.prompts = prompts;
@@ -84,6 +87,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     settings.rank = rank_id{r};
     settings.life = incarnation{1000 + r};
     settings.threads = options.threads;
+    settings.rebalance = options.rebalance;
     settings.kv_tokens = std::uint64_t{options.pages} * engine::page_tokens;
     settings.step_rows = options.step_rows;
     settings.prefill_rows = options.prefill_rows;
@@ -103,6 +107,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     changed.wait_for(lock, limit, [&] { return outcome.finished.has_value(); });
   }
   outcome.counts = actors.counters().totals();
+  outcome.counters = actors.counters().totals();
   actors.stop_all(std::chrono::seconds{10});
   const std::lock_guard lock{guard};
   return outcome;

@@ -58,14 +58,18 @@ TEST(foreign_names, maps_drafts_and_variable_lengths_to_speculation) {
 TEST(foreign_names, maps_every_other_switch_that_has_a_key) {
   const auto out = of({{"DEEPINFER_BATCH_INVARIANT", "1"},
                        {"DEEPINFER_CPP_LOG_LEVEL", "warn"},
+                       {"DEEPINFER_EXPERT_COUNT_WINDOW_SIZE", "100"},
+                       {"DEEPINFER_EXPERT_REARRANGEMENT_STEP_INTERVAL", "3000"},
                        {"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "64"},
                        {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "140"},
                        {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact"},
                        {"DEEPINFER_ZERO_OVERHEAD_SCHEDULING", "0"}});
   EXPECT_EQ(out.problems, texts{});
-  EXPECT_EQ(out.sets, (texts{"determinism.batch_invariant=true", "log.level=warn",
-                             "roles.decode.redundant_experts=64", "roles.decode.prefill_keep=140",
-                             "roles.decode.prefill=compact", "roles.decode.steps_in_flight=1"}));
+  EXPECT_EQ(out.sets,
+            (texts{"determinism.batch_invariant=true", "log.level=warn",
+                   "roles.decode.rebalance_window=100", "roles.decode.rebalance_interval=3000",
+                   "roles.decode.redundant_experts=64", "roles.decode.prefill_keep=140",
+                   "roles.decode.prefill=compact", "roles.decode.steps_in_flight=1"}));
   EXPECT_EQ(out.origins.size(), out.sets.size());
   EXPECT_EQ(out.notes.at(1), "DEEPINFER_CPP_LOG_LEVEL=warn: sets log.level to warn");
   EXPECT_EQ(of({{"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "140"}}).notes,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Topology files: what is accepted, and that every defect is found at its exact place.
+#include "launch/plan.hpp"
 #include "launch/topology.hpp"
 
 #include <gtest/gtest.h>
@@ -106,6 +107,29 @@ TEST(topology, refuses_batch_variance_on_cpu) {
   EXPECT_EQ(errors(good("determinism: {batch_invariant: false}\n")),
             "t.yaml:5:32: determinism.batch_invariant: false is refused: the CPU backend is always "
             "batch invariant");
+}
+
+TEST(topology, reads_when_experts_move) {
+  const auto of = [](const std::string& keys) {
+    const auto out = read_topology(good("roles: {decode: {" + keys + "}}\n"), "t.yaml");
+    EXPECT_TRUE(out.value) << render(out.problems, "t", {});
+    return rebalance_of(*out.value).value();
+  };
+  EXPECT_EQ(of("threads: 1").mode, engine::rebalance_mode::off);
+  const auto by_load = of("rebalance: auto, rebalance_window: 2, rebalance_interval: 9, "
+                          "rebalance_moves: 7");
+  EXPECT_EQ(by_load.mode, engine::rebalance_mode::automatic);
+  EXPECT_EQ(by_load.window_steps, 2U);
+  EXPECT_EQ(by_load.bins, 2U);
+  EXPECT_EQ(by_load.interval_steps, 9U);
+  EXPECT_EQ(by_load.moves_max, 7U);
+  const auto forced = of("rebalance: 'forced:3', rebalance_interval: 9");
+  EXPECT_EQ(forced.mode, engine::rebalance_mode::forced);
+  EXPECT_EQ(forced.window_steps, 3U);
+  EXPECT_EQ(forced.interval_steps, 3U);
+  EXPECT_EQ(errors(good("roles: {decode: {rebalance: forced:0}}\n")),
+            "t.yaml:5:29: roles.decode.rebalance: 'forced:0' is none of off, auto, forced, "
+            "forced:STEPS (1 to 1000000)");
 }
 
 TEST(topology, reads_how_steps_are_computed) {

@@ -142,6 +142,38 @@ TEST(serving, answers_the_same_bytes_with_drafts) {
     }
 }
 
+TEST(serving, answers_the_same_bytes_while_experts_move) {
+  const std::string prompts = mixed_prompts();
+  const auto wanted = answers(run_batch(demo(), prompts, {}));
+  for (const char* how : {"forced:1", "forced:3", "auto"})
+    for (const std::uint32_t ranks : {2U, 5U}) {
+      cluster_options options;
+      options.ranks = ranks;
+      options.redundant = ranks == 2 ? 0 : 7;
+      options.prefill_rows = 16;
+      options.rebalance = engine::parse_rebalance(how).value();
+      options.rebalance.epoch_moves = ranks == 2 ? 1 : 64; // one layer after the other
+      if (options.rebalance.mode == engine::rebalance_mode::automatic) {
+        options.rebalance.window_steps = options.rebalance.interval_steps = 4;
+        options.rebalance.gain_min = 0.001;
+        options.rebalance.begin_above = options.rebalance.end_below = 1;
+      }
+      const batch_outcome outcome = run_batch(demo(), prompts, options);
+      ASSERT_TRUE(outcome.finished) << how << " at " << ranks << " ranks does not end";
+      const auto got = answers(outcome);
+      ASSERT_EQ(got.size(), wanted.size());
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_EQ(got[i].dump(), wanted[i].dump()) << how << " at " << ranks << " ranks";
+      const auto counted = [&](const char* name) {
+        const auto at = outcome.counters.find(name);
+        return at == outcome.counters.end() ? 0.0 : at->second;
+      };
+      EXPECT_GT(counted("di_rebalancer_slots_loaded_total"), 10) << how << " moved nothing";
+      EXPECT_GT(counted("di_expert_shard_slots_released_total"), 10) << how;
+      EXPECT_EQ(counted("di_rank_calls_moved_total"), 0) << how << ": a slot was freed too early";
+    }
+}
+
 TEST(serving, keeps_order_and_reports_bad_lines) {
   std::string prompts = "{\"id\": 1, \"prompt\": \"a b\", \"max_tokens\": 20, \"seed\": 1}\n"
                         "\n"
