@@ -9,7 +9,8 @@ Without --model a tiny synthetic checkpoint is made. Prints JSON. Each figure st
 - start: from exec of dilaunch until it says that all processes are ready.
 - at rest: the group has answered a first batch and its answers wait in a full pipe, so nobody has anything to do. Private memory is
   Private_Clean + Private_Dirty of /proc/<pid>/smaps_rollup per rank; processor time is the sum over all threads of all processes (schedstat).
-- steps: each rank decodes one sequence; two runs that differ in their length give the cost of a token without start and prefill.
+- steps: time of a step from the answers' own timings; two runs that differ in their length give processor time and messages of a
+  token without start and prefill.
 - messages: frames that the ranks sent, counted by their post offices, against the least possible: one call and one answer for each
   (rank with rows) x (other rank that holds a chosen expert) per layer and step.
 """
@@ -18,6 +19,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -140,15 +142,16 @@ class Bench:
                 out[key] = out.get(key, 0) + float(value)
         return out
 
-    def elapsed_us(self):
-        with open(f"{self.logs}/control.log") as f:
-            return int(re.search(r"batch_finished.*elapsed_us=([0-9]+)", f.read()).group(1))
-
     def steps(self, sequences):
         """Costs of one token of each of `sequences`, by the difference of a long and a short run."""
         short, long = 8, 8 + self.args.tokens
+
+        def children_s():
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return used.ru_utime + used.ru_stime
         seen = []
         for tokens in (short, long):
+            cpu = children_s()
             run = self.start([request(i, tokens) for i in range(sequences)])
             try:
                 code, answers, last = run.finish(600)
@@ -156,9 +159,10 @@ class Bench:
                     raise SystemExit(f"exit code {code}: {last}")
             finally:
                 run.remove()
-            seen.append((self.elapsed_us(), self.totals()))
-        (us_a, a), (us_b, b) = seen
-        steps, tokens = long - short, (long - short) * sequences
+            seen.append((children_s() - cpu, self.totals()))
+        (cpu_a, a), (cpu_b, b) = seen
+        tokens = (long - short) * sequences
+        step_ms = sorted(r["timings"]["decode_ms"] / (r["output_tokens"] - 1) for r in answers)
 
         def more(key):
             return b.get(key, 0) - a.get(key, 0)
@@ -166,8 +170,8 @@ class Bench:
         least = 2 * remote
         return {
             "sequences": sequences,
-            "step_ms": round((us_b - us_a) / steps / 1000, 2),
-            "tokens_per_s": round(tokens / ((us_b - us_a) / 1e6), 1),
+            "step_ms": {"median": round(step_ms[len(step_ms) // 2], 2), "max": round(step_ms[-1], 2)},
+            "cpu_ms_per_token": round(1000 * (cpu_b - cpu_a) / tokens, 2),
             "mails_per_token": round(more("mails_sent") / tokens, 2),
             "frames_per_token": round(more("frames_sent") / tokens, 2),
             "least_mails_per_token": round(least / tokens, 2) if least else None,
