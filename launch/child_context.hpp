@@ -54,8 +54,6 @@ struct child_context {
   /// Loads plugins if this process has user actors, opens the post office, reports `bound`.
   /// @errors those of load_plugin and make_post_office
   result<void> open(bool with_plugins);
-  /// Logs what the process has sent, received and counted; once, at its end.
-  void log_totals() const;
   /// If the topology wants it (log.counters): one line with all counters of this process.
   void log_counters() const;
 };

@@ -103,36 +103,25 @@ void child_context::log_counters() const {
   if (!config.log_counters || !system)
     return;
   std::string all;
-  for (const auto& [name, total] : system->counters().totals())
+  const auto add = [&all](std::string_view name, auto total) {
     all += fmt::format("{}{}={}", all.empty() ? "" : " ", name, total);
-  log::info("process_counters", {{"counters", all}});
-}
-
-void child_context::log_totals() const {
-  if (office == nullptr)
-    return;
-  const auto s = office->stats();
-  log::info("bus_totals", {{"mails_sent", s.sent},
-                           {"mails_received", s.received},
-                           {"frames_sent", s.frames_sent},
-                           {"batches_sent", s.batches_sent},
-                           {"batched_mails_sent", s.batched_mails_sent},
-                           {"bytes_sent", s.bytes_sent},
-                           {"attachment_bytes_sent", s.attachment_bytes_sent},
-                           {"segment_mails_sent", s.segment_mails_sent},
-                           {"segment_bytes_sent", s.segment_bytes_sent},
-                           {"segment_full", s.segment_full},
-                           {"segment_refused", s.segment_refused},
-                           {"segment_overwritten", s.segment_overwritten},
-                           {"dropped", s.dropped},
-                           {"sequence_gaps", s.sequence_gaps},
-                           {"peers_lost", s.peers_lost}});
-  if (system == nullptr)
-    return;
-  std::string counters;
+  };
   for (const auto& [name, total] : system->counters().totals())
-    counters += fmt::format("{}{}={}", counters.empty() ? "" : " ", name, total);
-  log::info("counter_totals", {{"counters", counters}});
+    add(name, total);
+  const auto s = office->stats();
+  add("di_bus_mails_sent_total", s.sent);
+  add("di_bus_mails_received_total", s.received);
+  add("di_bus_mails_dropped_total", s.dropped);
+  add("di_bus_frames_sent_total", s.frames_sent);
+  add("di_bus_sent_bytes_total", s.bytes_sent);
+  add("di_bus_sequence_gaps_total", s.sequence_gaps);
+  add("di_bus_peers_lost_total", s.peers_lost);
+  add("di_bus_segment_mails_sent_total", s.segment_mails_sent);
+  add("di_bus_segment_sent_bytes_total", s.segment_bytes_sent);
+  add("di_bus_segment_full_total", s.segment_full);
+  add("di_bus_segment_refused_total", s.segment_refused);
+  add("di_bus_segment_overwritten_total", s.segment_overwritten);
+  log::info("process_counters", {{"counters", all}});
 }
 
 void report_status(const child_status& status) {

@@ -252,7 +252,6 @@ int control_process(child_context& c, end_latch& latch) {
     log::error("control_ended", {{"what", verdict.why}});
     report_status({status_kind::failed, {}, verdict.why});
   }
-  c.log_totals();
   c.system->stop("/gateway/0");
   c.log_counters();
   if (!c.system->stop_all(1s))

@@ -108,7 +108,6 @@ int rank_process(child_context& c, end_latch& latch) {
     report_status({status_kind::failed, {}, verdict.why});
   }
   c.log_counters();
-  c.log_totals();
   // A step may be in the middle of its kernels; nobody waits for it any more.
   if (!c.system->stop_all(200ms))
     ::_exit(verdict.code);

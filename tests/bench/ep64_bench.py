@@ -69,7 +69,7 @@ def descriptors(pid):
 class Bench:
     def __init__(self, args, home):
         self.args, self.home = args, home
-        self.sets = [f"cluster.nodes=[{{host: localhost, ranks: {args.ranks}}}]", f"roles.decode.ep={args.ranks}", "cluster.start_timeout=300s", *args.set]
+        self.sets = [f"cluster.nodes=[{{host: localhost, ranks: {args.ranks}}}]", f"roles.decode.ep={args.ranks}", "log.counters=true", *args.set]
         if args.model:
             self.sets.append(f"model.path={os.path.abspath(args.model)}")
         self.n = 0
@@ -138,7 +138,7 @@ class Bench:
                 continue
             with open(f"{self.logs}/{name}") as f:
                 text = f.read()
-            for key, value in re.findall(r"([a-z_]+)=([0-9.e+]+)", "\n".join(line for line in text.splitlines() if "bus_totals" in line or "counter_totals" in line)):
+            for key, value in re.findall(r"(di_[a-z_]+)=([0-9.e+]+)", text):
                 out[key] = out.get(key, 0) + float(value)
         return out
 
@@ -172,15 +172,15 @@ class Bench:
             "sequences": sequences,
             "step_ms": {"median": round(step_ms[len(step_ms) // 2], 2), "max": round(step_ms[-1], 2)},
             "cpu_ms_per_token": round(1000 * (cpu_b - cpu_a) / tokens, 2),
-            "mails_per_token": round(more("mails_sent") / tokens, 2),
-            "frames_per_token": round(more("frames_sent") / tokens, 2),
+            "mails_per_token": round(more("di_bus_mails_sent_total") / tokens, 2),
+            "frames_per_token": round(more("di_bus_frames_sent_total") / tokens, 2),
             "least_mails_per_token": round(least / tokens, 2) if least else None,
-            "frames_over_least": round(more("frames_sent") / least, 3) if least else None,
+            "frames_over_least": round(more("di_bus_frames_sent_total") / least, 3) if least else None,
             "calls_per_token": round(more("di_expert_shard_calls_total") / tokens, 2),
-            "socket_bytes_per_token": round(more("bytes_sent") / tokens),
-            "segment_bytes_per_token": round(more("segment_bytes_sent") / tokens),
-            "segment_mails_per_token": round(more("segment_mails_sent") / tokens, 2),
-            "segment_full": more("segment_full"),
+            "socket_bytes_per_token": round(more("di_bus_sent_bytes_total") / tokens),
+            "segment_bytes_per_token": round(more("di_bus_segment_sent_bytes_total") / tokens),
+            "segment_mails_per_token": round(more("di_bus_segment_mails_sent_total") / tokens, 2),
+            "segment_full": more("di_bus_segment_full_total"),
         }
 
 

@@ -73,6 +73,37 @@ TEST(frame, brings_label_body_and_sizes_back) {
   EXPECT_TRUE(std::ranges::equal(got->body, body_of("body")));
 }
 
+TEST(frame, names_the_slot_in_which_attachments_lie) {
+  const std::vector<shared_bytes> attachments{shared_bytes::adopt(std::string("abc")),
+                                              shared_bytes{}};
+  const wire::segment_slot slot{4096, 192, 0x123456789abcdef0};
+  auto bytes = wire::make_frame(label(), body_of("body"), attachments, &slot).value();
+  const auto got = wire::read_frame(bytes);
+  ASSERT_TRUE(got.ok()) << got.error().render();
+  EXPECT_EQ(got->slot, slot);
+  EXPECT_EQ(got->attachment_sizes, (std::vector<std::uint64_t>{3, 0}));
+  EXPECT_TRUE(std::ranges::equal(got->body, body_of("body")));
+  EXPECT_FALSE(wire::read_frame(frame_with(attachments))->slot.has_value());
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    for (int bit = 0; bit < 8; ++bit) {
+      bytes[i] ^= static_cast<std::byte>(1 << bit);
+      EXPECT_FALSE(wire::read_frame(bytes).ok()) << "byte " << i << " bit " << bit;
+      bytes[i] ^= static_cast<std::byte>(1 << bit);
+    }
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_FALSE(wire::read_frame(std::span{bytes}.first(n)).ok()) << n;
+}
+
+TEST(frame, refuses_a_slot_without_attachments_and_sizes_past_the_limit) {
+  const wire::segment_slot slot{0, 64, 1};
+  const auto none = wire::make_frame(label(), body_of("body"), {}, &slot).value();
+  EXPECT_EQ(wire::read_frame(none).error().code, ec::bad_format);
+  const std::byte one{};
+  const std::vector<shared_bytes> huge{{nullptr, &one, limits::attachment_bytes_max + 1}};
+  const auto large = wire::make_frame(label(), body_of("body"), huge, &slot).value();
+  EXPECT_EQ(wire::read_frame(large).error().code, ec::bad_format);
+}
+
 TEST(frame, takes_its_sequence_later) {
   auto bytes = frame_with();
   wire::set_sequence(bytes, 77);
