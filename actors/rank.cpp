@@ -19,6 +19,8 @@ rank_actor::rank_actor(rank_parts parts)
 // --- mail that the core decides about
 
 result<void> rank_actor::on(const proto::assign_request& m, instant now, outbox& out) {
+  trace::mark(trace::kind::take, m.spec.request,
+              {.rows = static_cast<std::uint32_t>(m.spec.prompt.size())});
   DI_TRY_VOID(core_.on(m, now, out));
   wake(out);
   return {};

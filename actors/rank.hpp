@@ -9,6 +9,7 @@
 #include "engine/core/rank_core.hpp"
 #include "engine/model/draft_runner.hpp"
 #include "engine/model/step.hpp"
+#include "messaging/base/trace.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/journal.hpp"
 #include "messaging/proto/rank.hpp"
@@ -84,6 +85,7 @@ private:
   void send_calls(outbox& out);
   proto::expert_batch batch_of(const engine::expert_call& call) const;
   void draw(instant now);
+  void trace_drawn(std::int64_t drawing_ns);
   result<void> feed_drafts();
   const engine::expert_demand& demand() const;
   result<engine::step_state> resume();
@@ -105,6 +107,7 @@ private:
   phase phase_ = phase::idle;
   bool waited_ = false; ///< in the step that is out: mail was read
   instant step_began_, drafts_began_;
+  trace::stopwatch step_watch_, draft_watch_, wait_watch_;
   std::vector<engine::draft_wish> drafting_;   ///< of the pass that is out
   std::vector<engine::drawn_segment> outcome_; ///< of the drawn step
   bool drafts_failed_ = false;                 ///< the next step goes without

@@ -12,6 +12,8 @@ using engine::step_state;
 /// Begins the calls of a layer. @return true if there is nothing to wait for
 result<bool> rank_actor::ask_experts(outbox& out) {
   const engine::expert_demand& d = demand();
+  const trace::numbers about{.rows = d.rows, .layer = static_cast<std::int32_t>(d.layer.v)};
+  const trace::span asking{trace::kind::dispatch, about};
   DI_TRY_VOID(calls_.begin({d.layer, d.rows, d.experts_per_token, d.experts, d.hidden}));
   send_calls(out);
   return calls_.complete();
@@ -101,8 +103,11 @@ result<void> rank_actor::on(const proto::expert_rows& m, instant, outbox& out) {
 }
 
 void rank_actor::resume_if_complete(outbox& out) {
-  if (phase_ != phase::idle && calls_.complete())
+  if (phase_ != phase::idle && calls_.complete()) {
+    wait_watch_.stop(trace::kind::wait,
+                     {.rows = demand().rows, .layer = static_cast<std::int32_t>(demand().layer.v)});
     go_on(resume(), out);
+  }
 }
 
 result<void> rank_actor::on(const proto::expert_moved& m, instant, outbox& out) {

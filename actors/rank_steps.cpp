@@ -13,7 +13,11 @@ using engine::step_state;
 template <class F>
 result<step_state> rank_actor::timed(F&& compute) {
   const instant before = real_env().now();
+  trace::span computing{trace::kind::attention};
   auto state = compute();
+  if (state && *state == step_state::needs_experts)
+    computing.args() = {.rows = demand().rows,
+                        .layer = static_cast<std::int32_t>(demand().layer.v)};
   device_ns_ += static_cast<std::uint64_t>((real_env().now() - before).count());
   return state;
 }
@@ -60,6 +64,7 @@ rank_actor::next_state rank_actor::begin_drafts(instant now) {
     return std::nullopt;
   }
   drafts_began_ = now;
+  draft_watch_.start();
   device_ns_ = 0;
   phase_ = phase::drafts;
   std::vector<engine::draft_segment> segments;
@@ -82,6 +87,7 @@ rank_actor::next_state rank_actor::end_drafts(outbox& out) {
   for (std::size_t i = 0; i < drafting_.size(); ++i)
     core_.offer_drafts(drafting_[i].sequence, parts_.drafts->drafts(i),
                        parts_.drafts->confidences(i));
+  draft_watch_.stop(trace::kind::draft, {.rows = static_cast<std::uint32_t>(drafting_.size())});
   phase_ = phase::idle;
   const instant now = real_env().now();
   core_.observe_draft_pass(static_cast<std::uint32_t>(drafting_.size()),
@@ -100,6 +106,7 @@ rank_actor::next_state rank_actor::launch(instant now, outbox& out) {
     parts_.runner->want_taps(core_.wants_taps());
   phase_ = phase::experts;
   step_began_ = now;
+  step_watch_.start();
   device_ns_ = local_rows_ = remote_rows_ = 0;
   return timed([this] { return start_step(); });
 }
@@ -134,6 +141,7 @@ void rank_actor::go_on(result<step_state> state, outbox& out) {
         return give_up(complete.error(), out);
       if (!*complete) {
         waited_ = true;
+        wait_watch_.start();
         return send_work(out);
       }
       state = resume();
@@ -214,17 +222,42 @@ void rank_actor::draw(instant now) {
   drawn_.device_time = proto::micros{device_ns_ / 1000};
   drawn_.local_rows = local_rows_;
   drawn_.remote_rows = remote_rows_;
+  const std::int64_t drawing_ns = trace::enabled() ? trace::now_ns() : 0;
   const auto outcome = core_.draw(logits, now);
   outcome_.assign(outcome.begin(), outcome.end());
+  trace_drawn(drawing_ns);
   core_.observe_step(static_cast<double>((now - step_began_).count()) * 1e-6);
   load_ = calls_.end_step();
   drawn_.wall_time = proto::micros{static_cast<std::uint64_t>((now - step_began_).count() / 1000)};
+}
+
+/// The spans of a step that has its tokens: the step, its chunks of prompts, the drawing.
+void rank_actor::trace_drawn(std::int64_t drawing_ns) {
+  if (!step_watch_.running())
+    return;
+  const engine::step_plan& plan = core_.launched();
+  std::uint32_t rows = 0, accepted = 0; // rows that were drawn from
+  for (std::size_t i = 0; i < plan.segments.size(); ++i) {
+    const engine::planned_segment& s = plan.segments[i];
+    const auto computed = static_cast<std::uint32_t>(s.tokens.size());
+    rows += s.draws ? 1 + s.drafts : 0;
+    if (s.drafts > 0 && outcome_[i].kept > computed - s.drafts)
+      accepted += outcome_[i].kept - (computed - s.drafts);
+  }
+  trace::record(plan.draft_rows > 0 ? trace::kind::verify : trace::kind::sample, drawing_ns,
+                trace::now_ns(), {.rows = rows, .value = static_cast<float>(accepted)});
+  for (const engine::planned_segment& s : plan.segments)
+    if (s.tokens.size() > 1 + std::size_t{s.drafts} || !s.draws)
+      step_watch_.lap(trace::kind::prefill, {.rows = static_cast<std::uint32_t>(s.tokens.size())},
+                      core_.request_of(s.sequence));
+  step_watch_.stop(trace::kind::step, {.rows = plan.rows});
 }
 
 /// End checks, commits and reports of the drawn step, if that is still to be done.
 void rank_actor::settle(instant now, outbox& out) {
   if (drawn_.step == epoch{})
     return;
+  const trace::span settling{trace::kind::commit, {.rows = drawn_.rows}};
   proto::step_finished done = std::exchange(drawn_, {});
   done.tokens = core_.finish(now, out);
   if (load_)

@@ -177,15 +177,18 @@ private:
     if (e.layer >= 0)
       add("layer", std::to_string(e.layer));
     if (e.value != 0 || kind == trace::kind::assign)
-      add(kind == trace::kind::step     ? "moe_lb"
-          : kind == trace::kind::verify ? "accepted"
-          : kind == trace::kind::assign ? "rank"
-                                        : "value",
+      add(kind == trace::kind::balance || kind == trace::kind::plan ? "moe_lb"
+          : kind == trace::kind::verify                             ? "accepted"
+          : kind == trace::kind::assign                             ? "rank"
+                                                                    : "value",
           fmt::format("{}", e.value));
     line(fmt::format(
         R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"{}","name":"{}","args":{{{}}}}})",
         s.pid, s.tid, micros_of(s.begin_ns), micros_of(s.end_ns - s.begin_ns),
-        kind <= trace::kind::prefill ? "step" : "request", trace::to_string(kind), args));
+        kind <= trace::kind::prefill  ? "step"
+        : kind < trace::kind::balance ? "request"
+                                      : "experts",
+        trace::to_string(kind), args));
   }
 
   result<void> draw_flows() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What RANK tells: settled tokens, their repetition until JOURNAL has them, its load.
 #include "engine/core/rank_sequence.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -102,6 +103,8 @@ void rank_core::commit(sequence& s, std::uint32_t from, instant now, outbox& out
     m.timings = s.timings();
   }
   m.prefix_tokens = s.owner->spec.prefix_tokens;
+  trace::mark(trace::kind::commit, m.request,
+              {.rows = static_cast<std::uint32_t>(m.tokens.size())});
   s.sent = s.output();
   s.last_sent = now;
   out.send(options_.journal, std::move(m));

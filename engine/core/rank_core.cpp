@@ -249,6 +249,11 @@ void rank_core::settle(const request& r, outbox& out) {
   requests_.erase(id);
 }
 
+request_id rank_core::request_of(sequence_key key) const {
+  const auto at = sequences_.find(key);
+  return at == sequences_.end() ? request_id{} : at->second->owner->spec.request;
+}
+
 std::uint32_t rank_core::unacknowledged() const {
   std::uint32_t n = 0;
   for (const auto& [key, s] : sequences_)

@@ -87,6 +87,8 @@ public:
   /// The draft pass is given up.
   void end_drafts();
   /// Whether any running sequence, or this one, feeds draft layers.
+  /// Whose sequence it is; none if it is gone.
+  request_id request_of(sequence_key key) const;
   bool wants_taps() const;
   bool wants_taps(sequence_key key) const;
   /// Measured times of the step that was drawn last, and of the last draft pass.

@@ -5,6 +5,7 @@
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
 #include "engine/moe/eplb.hpp"
 #include "engine/moe/random_placement.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <algorithm>
 
@@ -208,6 +209,7 @@ result<void> rebalancer_core::look(outbox& out) {
   out.count("di_rebalancer_peak_rows_total", balance.peak);
   out.count("di_rebalancer_mean_rows_total", balance.mean);
   show("di_rebalancer_moe_lb", shown_, balance.ratio(), out);
+  trace::mark(trace::kind::balance, {}, {.value = static_cast<float>(balance.ratio())});
   active_ = balance.ratio() > (active_ ? options_.policy.end_below : options_.policy.begin_above);
   if (active_)
     DI_TRY_VOID(plan(out));
@@ -247,6 +249,7 @@ result<void> rebalancer_core::plan(outbox& out) {
   out.count("di_rebalancer_plans_total");
   show("di_rebalancer_plan_moe_lb_before", shown_before_, before.ratio(), out);
   show("di_rebalancer_plan_moe_lb_after", shown_after_, after.ratio(), out);
+  trace::mark(trace::kind::plan, {}, {.rows = moves, .value = static_cast<float>(after.ratio())});
   return {};
 }
 

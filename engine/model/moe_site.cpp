@@ -2,6 +2,8 @@
 // The MoE sublayer on the asking side.
 #include "engine/model/moe_site.hpp"
 
+#include "messaging/base/trace.hpp"
+
 #include <array>
 #include <utility>
 
@@ -80,6 +82,7 @@ result<void> moe_site::run_shared(step_context& step) {
 
 result<void> moe_site::combine(step_context& step, bf16* out) {
   DI_TRY_VOID(run_shared(step));
+  const trace::span adding{trace::kind::combine, {.rows = static_cast<std::uint32_t>(step.rows)}};
   return check_op(step.ops.combine(step.stream, answers_.data(), shared_.data(), step.rows,
                                    demand_.experts_per_token, step.spec.hidden_size, out),
                   "combine");

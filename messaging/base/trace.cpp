@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::string_view, kinds> names = {
     "step",   "attention", "dispatch", "wait",    "experts", "combine", "draft",
     "verify", "sample",    "commit",   "prefill", "submit",  "record",  "admit",
-    "assign", "take",      "accept",   "release", "finish"};
+    "assign", "take",      "accept",   "release", "finish",  "balance", "plan"};
 
 /// `state` is 2 * number + 1 while event `number` is being written, 2 * number + 2 once it is
 /// there, 0 before the first. Fields are atomics so that a reader may race with a writer; the state

@@ -24,7 +24,7 @@
 
 namespace di::trace {
 
-/// What a span is about. The first eleven are parts of a rank's step, the others stations in the
+/// What a span is about. The first eleven are parts of a rank's step, the next ones stations in the
 /// life of a request. Names (to_string) are those of the enumerators.
 enum class kind : std::uint8_t {
   step,      ///< one step of a rank, from its launch until its tokens are drawn
@@ -46,8 +46,10 @@ enum class kind : std::uint8_t {
   accept,    ///< JOURNAL accepts tokens of it
   release,   ///< GATEWAY gets tokens of it
   finish,    ///< GATEWAY has all of it
+  balance,   ///< REBALANCER has looked at a window of loads; value: moe_lb
+  plan,      ///< REBALANCER has a better placement; rows: experts that move, value: moe_lb with it
 };
-inline constexpr std::size_t kinds = static_cast<std::size_t>(kind::finish) + 1;
+inline constexpr std::size_t kinds = static_cast<std::size_t>(kind::plan) + 1;
 
 std::string_view to_string(kind k) noexcept;
 std::optional<kind> kind_of(std::string_view name) noexcept;
@@ -56,7 +58,7 @@ std::optional<kind> kind_of(std::string_view name) noexcept;
 struct numbers {
   std::uint32_t rows = 0; ///< [rows] or tokens it was about
   std::int32_t layer = -1;
-  float value = 0; ///< step: moe_lb; verify: accepted drafts; assign: rank
+  float value = 0; ///< verify: accepted drafts; assign: rank; balance, plan: moe_lb
 };
 
 /// A line of the picture, e.g. the path of an actor. 0: the process itself.
@@ -178,6 +180,11 @@ public:
     if (begin_ns_ != 0)
       record(what, begin_ns_, now_ns(), args, flow);
     begin_ns_ = 0;
+  }
+  /// The same, and it goes on.
+  void lap(kind what, const numbers& args = {}, request_id flow = {}) const noexcept {
+    if (begin_ns_ != 0)
+      record(what, begin_ns_, now_ns(), args, flow);
   }
   bool running() const noexcept { return begin_ns_ != 0; }
 

@@ -17,7 +17,7 @@ LOCAL4 = f"{SOURCE}/launch/topologies/local4.yaml"
 LINES = [{"id": f"p{i}", "prompt": chat(text), "special_tokens": True, "max_tokens": 12, "temperature": i % 2, "seed": i}
          for i, text in enumerate(["What sound does a hen make", "Count from 3 to 9", "Who are you", "Hello", "Tell me a story about a fox", "Name a day"])]
 STEP = {"step", "attention", "dispatch", "wait", "experts", "combine", "draft", "verify", "sample", "commit", "prefill"}
-STATIONS = ["submit", "record", "admit", "assign", "accept", "release"]
+STATIONS = ["submit", "record", "admit", "assign", "take", "prefill", "commit", "accept", "release"]
 
 
 def command(*args):
@@ -79,9 +79,8 @@ class TraceTest(unittest.TestCase):
                 if e["ph"] == "X":
                     kinds[e["pid"]].add(e["name"])
             for rank in range(4):
-                self.assertIn("experts", kinds[1000 + rank])
-                self.assertLessEqual(kinds[1000 + rank] - {"take"}, STEP)
-            self.assertLessEqual(set(STATIONS), kinds[1])
+                self.assertEqual(kinds[1000 + rank] - {"draft", "verify"}, STEP - {"draft", "verify"} | {"take"})
+            self.assertLessEqual(set(STATIONS) - {"take", "prefill", "commit"}, kinds[1])
             by_request = collections.defaultdict(list)
             for e in picture["traceEvents"]:
                 if e["ph"] == "X" and "request" in e["args"]:
@@ -98,6 +97,17 @@ class TraceTest(unittest.TestCase):
         run = Run(DILAUNCH, LOCAL4, LINES, args=["--quiet"])
         self.addCleanup(run.remove)
         self.assertEqual(without_times(run.finish()[1]), without_times(answers))
+
+    def test_shows_drafts_where_there_are_any(self):
+        with tempfile.TemporaryDirectory() as home:
+            self.trace(home + "/run.json", args=["--speculation", "fixed:5"])
+            with open(home + "/run.json") as f:
+                picture = json.load(f)
+            check_picture(self, picture)
+            verified = [e["args"] for e in picture["traceEvents"] if e["ph"] == "X" and e["name"] == "verify"]
+            self.assertGreater(sum(a.get("accepted", 0) for a in verified), 0)
+            self.assertTrue(all(a.get("accepted", 0) < a["rows"] for a in verified))
+            self.assertTrue(any(e["ph"] == "X" and e["name"] == "draft" for e in picture["traceEvents"]))
 
     def test_merges_files_of_rings_and_counts_what_was_overwritten(self):
         with tempfile.TemporaryDirectory() as home:
