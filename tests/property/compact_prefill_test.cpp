@@ -10,6 +10,7 @@ namespace di::engine {
 namespace {
 
 using di::testing::ask;
+using di::testing::expect_same;
 using di::testing::host;
 using di::testing::outcome;
 using di::testing::prefix_modes;

@@ -10,6 +10,8 @@ namespace di::engine {
 namespace {
 
 using di::testing::ask;
+using di::testing::bounded_by_hand;
+using di::testing::expect_same;
 using di::testing::host;
 using di::testing::outcome;
 using di::testing::prefix_modes;
@@ -83,34 +85,6 @@ TEST_P(exact_and_bounded, a_snapshot_is_left_where_two_prompts_part) {
   }
 }
 
-/// A bounded request by hand: pages of a cold run below H, then rows from H - window on that see
-/// nothing below.
-outcome bounded_by_hand(const host& fresh, const ask& a, std::int64_t hit) {
-  auto& h = const_cast<host&>(fresh);
-  const auto exact = h.rank.sequence();
-  const auto below = std::span{a.prompt}.first(static_cast<std::size_t>(hit));
-  h.step(*exact, below, logits_wanted::none);
-  const std::int64_t floor = hit - h.cache.rules().window;
-  const auto decoder = decoder_floor(h.cache.rules(), a.request());
-  const auto sequence = h.rank.sequence();
-  const sequence_floors floors{floor, decoder == 0 ? 0 : std::max(decoder, floor), hit, false};
-  if (const auto done = sequence->adopt(below, exact->pages(), floors, floor); !done.ok())
-    throw std::runtime_error(done.error().render());
-  outcome out;
-  token_list text = a.prompt;
-  text.insert(text.end(), a.output.begin(), a.output.end());
-  for (auto at = static_cast<std::size_t>(floor); at < text.size(); ++at) {
-    const bool wanted = at + 1 >= a.prompt.size();
-    h.step(*sequence, std::span{text}.subspan(at, 1),
-           wanted ? logits_wanted::last : logits_wanted::none);
-    if (wanted)
-      out.logits.insert(out.logits.end(), h.rank.steps->logits(0).begin(),
-                        h.rank.steps->logits(0).end());
-  }
-  out.state = sequence->hash();
-  return out;
-}
-
 TEST_P(exact_and_bounded, a_bounded_hit_depends_on_prompt_keep_and_hit_only) {
   std::mt19937 random{300};
   const token_list base = text(300, 700);
@@ -135,8 +109,7 @@ TEST_P(exact_and_bounded, a_bounded_hit_depends_on_prompt_keep_and_hit_only) {
     }
     ++cut;
     EXPECT_LE(hit, static_cast<std::int64_t>(a.prompt.size()) - rules.bounded_tail()) << what;
-    host by_hand{*model, 0};
-    expect_same(bounded_by_hand(by_hand, a, hit), found, what + ", by hand");
+    expect_same(bounded_by_hand(*model, a, hit), found, what + ", by hand");
     // Another rank, which knows nothing, makes the pages below H again.
     a.recorded = hit;
     a.chunks = {1 + random() % 300};

@@ -115,6 +115,51 @@ struct host {
   engine::prefix_session session; ///< of the last request served
 };
 
+/// The same request on a machine of its own that knows nothing, in one chunk.
+inline outcome cold_run(const engine::loaded_model& model, ask a) {
+  host fresh{model, 0};
+  a.prefix = prefix_mode::off;
+  a.chunks = {100000};
+  return fresh.serve(a);
+}
+
+/// A bounded request by hand: pages of a cold run below H, then rows from H - window on that see
+/// nothing below, one by one.
+inline outcome bounded_by_hand(const engine::loaded_model& model, const ask& a, std::int64_t hit) {
+  host h{model, 0};
+  const auto exact = h.rank.sequence();
+  const auto below = std::span{a.prompt}.first(static_cast<std::size_t>(hit));
+  h.step(*exact, below, logits_wanted::none);
+  const std::int64_t floor = hit - h.cache.rules().window;
+  const auto decoder = decoder_floor(h.cache.rules(), a.request());
+  const auto sequence = h.rank.sequence();
+  const engine::sequence_floors floors{floor, decoder == 0 ? 0 : std::max(decoder, floor), hit,
+                                       false};
+  if (const auto done = sequence->adopt(below, exact->pages(), floors, floor); !done.ok())
+    throw std::runtime_error(done.error().render());
+  outcome out;
+  token_list text = a.prompt;
+  text.insert(text.end(), a.output.begin(), a.output.end());
+  for (auto at = static_cast<std::size_t>(floor); at < text.size(); ++at) {
+    const bool wanted = at + 1 >= a.prompt.size();
+    h.step(*sequence, std::span{text}.subspan(at, 1),
+           wanted ? logits_wanted::last : logits_wanted::none);
+    if (wanted)
+      out.logits.insert(out.logits.end(), h.rank.steps->logits(0).begin(),
+                        h.rank.steps->logits(0).end());
+  }
+  out.state = sequence->hash();
+  return out;
+}
+
+inline void expect_same(const outcome& expected, const outcome& found, const std::string& what) {
+  ASSERT_EQ(expected.logits.size(), found.logits.size()) << what;
+  EXPECT_EQ(0, std::memcmp(expected.logits.data(), found.logits.data(),
+                           expected.logits.size() * sizeof(float)))
+      << what << ": logits differ";
+  EXPECT_EQ(expected.state, found.state) << what << ": state differs";
+}
+
 class prefix_modes : public ::testing::TestWithParam<const char*> {
 protected:
   prefix_modes()
@@ -130,21 +175,7 @@ protected:
     return tokens;
   }
 
-  /// A cold run of the same request on a machine of its own, in one chunk.
-  outcome cold(ask a) const {
-    host fresh{*model, 0};
-    a.prefix = prefix_mode::off;
-    a.chunks = {100000};
-    return fresh.serve(a);
-  }
-
-  static void expect_same(const outcome& expected, const outcome& found, const std::string& what) {
-    ASSERT_EQ(expected.logits.size(), found.logits.size()) << what;
-    EXPECT_EQ(0, std::memcmp(expected.logits.data(), found.logits.data(),
-                             expected.logits.size() * sizeof(float)))
-        << what << ": logits differ";
-    EXPECT_EQ(expected.state, found.state) << what << ": state differs";
-  }
+  outcome cold(const ask& a) const { return cold_run(*model, a); }
 
   bool tiny;
   std::unique_ptr<engine::loaded_model> model;
