@@ -10,7 +10,7 @@ using engine::step_state;
 
 rank_actor::rank_actor(rank_parts parts)
     : parts_{std::move(parts)},
-      kv_{parts_.layout, *parts_.pool},
+      kv_{parts_.layout, *parts_.pool, parts_.rules, parts_.prefixes},
       core_{parts_.options, parts_.samplers, &kv_},
       calls_{parts_.options.rank,
              {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max, parts_.load}} {

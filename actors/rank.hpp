@@ -29,6 +29,8 @@ struct rank_parts {
   engine::kv_layout layout;
   std::size_t taps_width = 0; ///< [values] of one row that feeds draft layers
   std::unique_ptr<engine::page_pool> pool;
+  engine::prefill_rules rules;                          ///< of the model
+  engine::prefix_index_options prefixes;                ///< what is cached between sequences
   duration ask_after = std::chrono::milliseconds{500};  ///< expert calls without an answer
   std::size_t answer_bytes_max = std::size_t{16} << 20; ///< of one expert call
   engine::load_window_options load;                     ///< for REBALANCER

@@ -2,22 +2,49 @@
 // Sequence states as a ledger.
 #include "actors/rank_kv.hpp"
 
+#include "messaging/base/log.hpp"
+
+#include <algorithm>
 #include <limits>
 
 namespace di::actors {
 
-std::uint32_t rank_kv::open(engine::sequence_key key, const engine::kv_opening&) {
-  const auto made = states_.emplace(key, std::make_unique<engine::sequence_state>(layout_, pool_));
+std::uint32_t rank_kv::open(engine::sequence_key key, const engine::kv_opening& what) {
+  const auto made = states_.try_emplace(key);
   DI_CHECK(made.second);
-  return 0;
+  entry& e = made.first->second;
+  e.state = std::make_unique<engine::sequence_state>(layout_, pool_);
+  const proto::request_spec& spec = *what.spec;
+  const engine::prefill_request request{static_cast<std::int64_t>(what.prompt), spec.prefill,
+                                        static_cast<std::int64_t>(spec.keep_rows), spec.prefix};
+  std::optional<std::int64_t> recorded;
+  if (spec.prefix_recorded)
+    recorded = spec.prefix_tokens;
+  auto session = cache_.start(*e.state, what.tokens, request, spec.prefix_salt, recorded);
+  if (!session) {
+    // The recorded hit was checked when the request came; what is left is a cold run.
+    log::error("prefix_refused",
+               {{"request", spec.request.v}, {"reason", session.error().render()}});
+    e.state = std::make_unique<engine::sequence_state>(layout_, pool_);
+    auto cold = request;
+    cold.prefix = proto::prefix_mode::off;
+    session = cache_.start(*e.state, what.tokens, cold);
+    DI_CHECK(session.ok());
+  }
+  e.session = std::move(*session);
+  return static_cast<std::uint32_t>(e.state->length());
 }
 
 bool rank_kv::reserve(engine::sequence_key key, std::uint32_t tokens) {
-  return states_.at(key)->reserve(tokens).ok();
+  engine::sequence_state& state = *states_.at(key).state;
+  const std::int64_t wanted = state.pages_wanted(tokens);
+  if (wanted > pool_.free_pages() && !cache_.index().make_room(static_cast<std::uint32_t>(wanted)))
+    return false;
+  return state.reserve(tokens).ok();
 }
 
 void rank_kv::truncate(engine::sequence_key key, std::uint32_t tokens) {
-  const auto cut = states_.at(key)->truncate(tokens);
+  const auto cut = states_.at(key).state->truncate(tokens);
   DI_CHECK(cut.ok());
 }
 
@@ -25,17 +52,54 @@ void rank_kv::close(engine::sequence_key key) {
   DI_CHECK_EQ(states_.erase(key), std::size_t{1});
 }
 
+std::uint32_t rank_kv::advanced(engine::sequence_key key, std::uint32_t settled, std::uint32_t) {
+  entry& e = states_.at(key);
+  const auto done = cache_.advanced(e.session, *e.state, settled);
+  DI_CHECK(done.ok());
+  return static_cast<std::uint32_t>(e.state->length());
+}
+
+void rank_kv::ending(engine::sequence_key key, std::uint32_t settled) {
+  advanced(key, settled, settled);
+}
+
+std::uint32_t rank_kv::chunk_end(engine::sequence_key key, std::uint32_t position) const {
+  const std::int64_t end = cache_.chunk_end(states_.at(key).session, position);
+  return static_cast<std::uint32_t>(
+      std::min<std::int64_t>(end, std::numeric_limits<std::uint32_t>::max()));
+}
+
+bool rank_kv::fork(engine::sequence_key from, engine::sequence_key to, std::uint32_t tokens) {
+  const entry& of = states_.at(from);
+  auto copy = of.state->fork();
+  if (copy == nullptr || !copy->truncate(tokens))
+    return false;
+  entry& e = states_.at(to);
+  e.state = std::move(copy);
+  e.session = of.session;
+  return true;
+}
+
+engine::kv_prefix rank_kv::prefix(engine::sequence_key key) const {
+  const engine::prefix_session& session = states_.at(key).session;
+  return {static_cast<std::uint32_t>(session.hit), static_cast<std::uint32_t>(session.bounded)};
+}
+
 std::uint64_t rank_kv::tokens_held(engine::sequence_key key) const {
   if (layout_.sources.empty()) // such a model keeps windows only
     return std::numeric_limits<std::uint32_t>::max();
-  return states_.at(key)->pages().size() * page_tokens64();
+  return states_.at(key).state->pages().size() * page_tokens64();
+}
+
+std::uint64_t rank_kv::tokens_free() const {
+  return (pool_.free_pages() + cache_.index().evictable_pages()) * page_tokens64();
 }
 
 void rank_kv::check() const {
   std::vector<page_id> held;
-  for (const auto& [key, state] : states_)
-    held.insert(held.end(), state->pages().begin(), state->pages().end());
-  const auto whole = pool_.check(held);
+  for (const auto& [key, e] : states_)
+    held.insert(held.end(), e.state->pages().begin(), e.state->pages().end());
+  const auto whole = cache_.index().check(held);
   DI_CHECK(whole.ok());
 }
 

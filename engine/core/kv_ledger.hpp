@@ -23,6 +23,12 @@ struct kv_opening {
   std::uint32_t prompt = 0;         ///< [tokens] of them
 };
 
+/// What a sequence did not have to make.
+struct kv_prefix {
+  std::uint32_t hit = 0;     ///< [tokens] of cached pages that it began with
+  std::uint32_t bounded = 0; ///< H of a bounded hit, to be recorded
+};
+
 /// Room is counted in pages of `page_tokens` tokens. Owned by the RANK shell or by rank_core, used
 /// on RANK's thread only.
 ///
@@ -41,8 +47,25 @@ public:
   virtual void truncate(sequence_key key, std::uint32_t tokens) = 0;
   /// Forgets a sequence and frees its room. @pre open, and no step computes it
   virtual void close(sequence_key key) = 0;
-  /// [tokens] of committed text whose full pages may be cached. A hint; the default does nothing.
-  virtual void publish(sequence_key, std::span<const token_id>) {}
+  /// After a step: its rows below `settled` are those of tokens
+  /// that nothing takes back, and may be cached.
+  /// @return [rows] that it has now; fewer if some must be run again
+  virtual std::uint32_t advanced(sequence_key key, std::uint32_t settled, std::uint32_t rows) {
+    (void)key, (void)settled;
+    return rows;
+  }
+  /// It ends; a step may still compute it. As advanced(), but nothing is run again.
+  virtual void ending(sequence_key, std::uint32_t settled) { (void)settled; }
+  /// A step's rows from `position` on should end there at the latest.
+  virtual std::uint32_t chunk_end(sequence_key, std::uint32_t) const { return ~0U; }
+  /// Begins `to` as a copy of the first `tokens` rows of `from`.
+  /// @pre `to` is open and empty, no step computes either
+  /// @return false: `from` is too far ahead, or cannot be copied; nothing has changed
+  virtual bool fork(sequence_key from, sequence_key to, std::uint32_t tokens) {
+    (void)from, (void)to, (void)tokens;
+    return false;
+  }
+  virtual kv_prefix prefix(sequence_key) const { return {}; }
 
   virtual std::uint64_t tokens_held(sequence_key key) const = 0; ///< [tokens] of its room
   virtual std::uint64_t tokens_free() const = 0; ///< [tokens] free, or cached and unused

@@ -22,24 +22,28 @@ std::vector<token_id> rank_core::finish(instant now, outbox& out) {
   }
   out.count("di_rank_steps_total");
   out.count("di_rank_tokens_total", static_cast<double>(drawn.size()));
-  count_drafts(out);
+  count_told(out);
   report(out);
   return drawn;
 }
 
-/// Drafts of the step that is settled; by position they are in get_rank.
-void rank_core::count_drafts(outbox& out) {
+/// Drafts and prefixes since the last time; drafts by position are in get_rank.
+void rank_core::count_told(outbox& out) {
+  const auto tell = [&out](std::string_view metric, std::uint64_t now, std::uint64_t& told) {
+    if (now != told)
+      out.count(metric, static_cast<double>(now - std::exchange(told, now)));
+  };
   std::uint64_t verified = 0, accepted = 0;
   for (std::size_t k = 0; k < drafts_max; ++k) {
     verified += tuning_.verified[k];
     accepted += tuning_.accepted[k];
   }
-  if (verified == verified_told_)
-    return;
-  out.count("di_rank_drafts_verified_total", static_cast<double>(verified - verified_told_));
-  out.count("di_rank_drafts_accepted_total", static_cast<double>(accepted - accepted_told_));
-  verified_told_ = verified;
-  accepted_told_ = accepted;
+  tell("di_rank_drafts_verified_total", verified, verified_told_);
+  tell("di_rank_drafts_accepted_total", accepted, accepted_told_);
+  tell("di_rank_prefix_hits_total", prefix_.hits, prefix_told_.hits);
+  tell("di_rank_prefix_tokens_total", prefix_.tokens, prefix_told_.tokens);
+  tell("di_rank_prefix_rows_total", prefix_.rows, prefix_told_.rows);
+  tell("di_rank_forks_total", prefix_.forks, prefix_told_.forks);
 }
 
 /// Tokens count until the first that ends the choice; what was drawn behind it never was.

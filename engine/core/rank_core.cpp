@@ -138,8 +138,12 @@ result<void> rank_core::take(const proto::assign_request& m, instant now, outbox
   out.send(options_.scheduler,
            proto::request_taken{m.spec.request, m.attempt, options_.rank, options_.life});
   request& kept = *requests_.emplace(m.spec.request, std::move(r)).first->second;
+  sequence_key leader = 0; // the first choice: the others may copy its prompt
   for (auto& s : made) {
     s->key = next_key_++;
+    s->leader = leader;
+    s->leads = leader == 0 && made.size() > 1;
+    leader = leader == 0 ? s->key : leader;
     kept.open.push_back(s->key);
     sequence& placed = *sequences_.emplace(s->key, std::move(s)).first->second;
     waiting_.push_back(placed.key);
@@ -198,6 +202,8 @@ void rank_core::end(sequence& s, proto::choice_end how, instant now) {
   DI_CHECK(s.state != phase::ended);
   if (s.state == phase::running) {
     std::erase(running_, s.key);
+    if (s.fresh.empty() && how.reason != proto::finish_reason::error)
+      kv_->ending(s.key, std::min(s.computed, s.known()));
     if (s.in_step > 0 || s.drafting)
       closing_.push_back(s.key);
     else

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/core/choice_sampler.hpp"
+#include "engine/core/chunk_planner.hpp"
 #include "engine/core/rank_step.hpp"
 #include "engine/core/rank_tuning.hpp"
 #include "messaging/proto/journal.hpp"
@@ -95,6 +96,7 @@ public:
   void observe_step(double ms);
   void observe_draft_pass(std::uint32_t sequences, double ms);
   const rank_tuning& tuning() const noexcept { return tuning_; }
+  const prefix_counts& prefixes() const noexcept { return prefix_; }
   /// Settles the drawn step. Nothing if there is none. @return its drawn tokens, in plan order
   std::vector<token_id> finish(instant now, outbox& out);
   bool unfinished() const noexcept { return !unfinished_.empty(); }
@@ -140,7 +142,7 @@ private:
   // rank_commit.cpp: what is told
   void settle_drawn(sequence& s, instant now, std::vector<token_id>& drawn);
   void commit(sequence& s, std::uint32_t from, instant now, outbox& out);
-  void count_drafts(outbox& out);
+  void count_told(outbox& out);
   void report(outbox& out);
   void arm_resend(outbox& out);
   // rank_plan.cpp: who runs
@@ -148,6 +150,9 @@ private:
   bool has_room(const sequence& s, std::uint64_t promised) const;
   std::uint64_t promised() const;
   void admit_waiting(instant now);
+  void open_kv(sequence& s);
+  bool is_parked(const sequence& s) const;
+  void unpark(sequence& leader);
   void plan_decode_rows(std::uint32_t cap);
   void plan_prefill_rows();
   // rank_launch.cpp: what runs, and in which pages
@@ -159,6 +164,7 @@ private:
   // rank_draw.cpp: what came out
   drawn_segment draw_segment(const planned_segment& segment, std::span<const float> logits,
                              instant now);
+  void keep_rows(sequence& s);
   void close_ended();
   // rank_draft.cpp: guesses
   speculation_choice speculation_of(const proto::request_spec& spec) const;
@@ -178,6 +184,8 @@ private:
   std::vector<item> items_;            // of the planned step, decode rows first
   std::uint32_t planned_rows_ = 0;     // of items_, without drafts
   std::uint32_t draft_rows_ = 0;       // left for drafts
+  std::vector<prompt_need> needs_;     // scratch of plan()
+  std::vector<std::uint32_t> chunks_;  // scratch of plan()
   std::vector<const sequence*> ready_; // scratch of plan()
   bool plan_ready_ = false;
   step_plan launched_;
@@ -186,6 +194,7 @@ private:
   std::vector<sequence_key> unfinished_; // drawn, not settled
   std::vector<sequence_key> closing_;    // ended while in the step or draft pass that is out
   rank_tuning tuning_;
+  prefix_counts prefix_, prefix_told_;
   std::uint64_t verified_told_ = 0, accepted_told_ = 0; // [drafts] counted
   std::vector<draft_wish> wishes_;
   std::vector<token_id> pending_;               // scratch of draw_draft()

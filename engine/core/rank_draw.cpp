@@ -35,6 +35,7 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   unfinished_.push_back(s.key);
   if (!std::exchange(s.draws, false)) {
     s.computed += result.kept;
+    keep_rows(s);
     return result;
   }
   const auto guesses = std::span{segment.tokens}.last(segment.drafts);
@@ -47,6 +48,7 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   s.computed += result.kept;
   if (result.kept < segment.tokens.size())
     kv_->truncate(s.key, s.computed);
+  keep_rows(s);
   if (!drawn)
     return result;
   learn_drafts(s, segment.drafts, drawn->accepted);
@@ -58,6 +60,16 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   s.drawn = now;
   result.drawn = static_cast<std::uint32_t>(drawn->tokens.size());
   return result;
+}
+
+/// Rows of settled tokens may be cached, and copied by the other choices.
+void rank_core::keep_rows(sequence& s) {
+  const auto settled = static_cast<std::uint32_t>(s.tokens.size());
+  s.computed = kv_->advanced(s.key, std::min(s.computed, settled), s.computed);
+  if (s.leads && s.computed >= s.prompt) {
+    s.leads = false;
+    unpark(s);
+  }
 }
 
 /// Sequences that ended during the step: nothing computes them any more.

@@ -49,7 +49,7 @@ void rank_core::admit_waiting(instant now) {
     sequence& s = *sequences_.at(waiting_.front());
     if (!has_room(s, claimed))
       return;
-    s.computed = kv_->open(s.key, {&s.owner->spec, s.tokens, s.prompt});
+    open_kv(s);
     waiting_.pop_front();
     s.state = phase::running;
     s.last_step = step_;
@@ -64,13 +64,53 @@ void rank_core::admit_waiting(instant now) {
   }
 }
 
+/// All choices and lives of a request stand behind the same bounded hit: the first one's.
+void rank_core::open_kv(sequence& s) {
+  proto::request_spec& spec = s.owner->spec;
+  s.computed = kv_->open(s.key, {&spec, s.tokens, s.prompt});
+  const kv_prefix begins = kv_->prefix(s.key);
+  if (spec.prefix == proto::prefix_mode::bounded && !spec.prefix_recorded) {
+    spec.prefix_tokens = begins.bounded;
+    spec.prefix_recorded = true;
+  }
+  prefix_.hits += begins.hit > 0;
+  prefix_.tokens += begins.hit;
+  prefix_.rows += begins.hit > 0 ? s.computed : 0;
+}
+
+/// Whether a choice waits for the first one to compute the prompt that they share.
+bool rank_core::is_parked(const sequence& s) const {
+  if (s.leader == 0 || s.computed + s.in_step > 0)
+    return false;
+  const auto at = sequences_.find(s.leader);
+  if (at == sequences_.end() || at->second->state != phase::running)
+    return false;
+  return at->second->computed < s.prompt;
+}
+
+/// The prompt of `leader` is computed: those that waited for it go on from its copy. The last row
+/// is run again, as each choice draws from it.
+void rank_core::unpark(sequence& leader) {
+  for (const sequence_key key : leader.owner->open) {
+    sequence& s = *sequences_.at(key);
+    if (s.leader != leader.key || s.state != phase::running || s.computed + s.in_step > 0)
+      continue;
+    if (kv_->fork(leader.key, key, s.prompt - 1)) {
+      s.computed = s.prompt - 1;
+      ++prefix_.forks;
+    }
+    s.leader = 0; // else it computes the prompt itself
+  }
+}
+
 void rank_core::plan(instant now) {
   admit_waiting(now);
   items_.clear();
   planned_rows_ = draft_rows_ = 0;
   plan_ready_ = true;
   const bool prompts = std::any_of(running_.begin(), running_.end(), [this](sequence_key key) {
-    return sequences_.at(key)->remaining() > 1;
+    const sequence& s = *sequences_.at(key);
+    return s.remaining() > 1 && !is_parked(s);
   });
   const std::uint32_t kept =
       prompts ? std::min(options_.prefill_rows_min, options_.step_rows - 1) : 0;
@@ -86,7 +126,7 @@ void rank_core::plan_decode_rows(std::uint32_t cap) {
     const sequence& s = *sequences_.at(key);
     const bool decodes =
         s.draws ? s.drawn_output() + 1 < s.owner->spec.sampling.max_tokens : s.remaining() == 1;
-    if (decodes && !is_paused(s))
+    if (decodes && !is_paused(s) && !is_parked(s))
       ready_.push_back(&s);
   }
   if (ready_.size() > cap) {
@@ -109,36 +149,34 @@ void rank_core::plan_decode_rows(std::uint32_t cap) {
   draft_rows_ = std::min(guesses, cap - std::min(cap, planned_rows_));
 }
 
-/// The oldest prompts first, each up to the cap, all of them within the step's time; the oldest
-/// gets a row at least.
+/// The oldest prompts first, as many rows as the step's rows and time allow (chunk_planner).
 void rank_core::plan_prefill_rows() {
-  const std::uint32_t rows_max = options_.step_rows - draft_rows_;
   step_shape shape;
-  if (options_.step_ms > 0)
-    for (const item& i : items_) // drafts are rows like others
-      shape.add(1.0 + draft_rows_ / static_cast<double>(items_.size()),
-                sequences_.at(i.key)->computed);
-  bool first = true;
+  for (const item& i : items_) // drafts are rows like others
+    shape.add(1.0 + draft_rows_ / static_cast<double>(items_.size()),
+              sequences_.at(i.key)->computed);
+  ready_.clear();
+  needs_.clear();
   for (const sequence_key key : running_) {
-    if (planned_rows_ >= rows_max)
-      return;
     const sequence& s = *sequences_.at(key);
-    if (s.draws || s.remaining() <= 1 || is_paused(s))
+    if (s.draws || s.remaining() <= 1 || is_paused(s) || is_parked(s))
       continue;
-    std::uint32_t rows = std::min(s.remaining(), rows_max - planned_rows_);
-    if (options_.prefill_rows_max > 0)
-      rows = std::min(rows, options_.prefill_rows_max);
-    if (options_.step_ms > 0) {
-      if (!first && tuning_.cost.ms(shape) >= options_.step_ms)
-        return;
-      const double context = s.computed + s.in_step;
-      rows = std::min(rows, tuning_.cost.rows_within(options_.step_ms, shape, context));
-      shape.add(rows, context);
-    }
-    first = false;
-    items_.push_back({s.key, s.generation, rows, 0, true});
-    planned_rows_ += rows;
+    const std::uint32_t from = s.computed + s.in_step;
+    std::uint32_t end = kv_->chunk_end(key, from);
+    if (s.leads && from < s.prompt)
+      end = std::min(end, s.prompt); // there others go on from its copy
+    ready_.push_back(&s);
+    needs_.push_back({s.remaining(), from, end > from ? end - from : 0});
   }
+  chunk_rules rules;
+  rules.step_ms = options_.step_ms;
+  rules.room = options_.step_rows - std::min(options_.step_rows, draft_rows_ + planned_rows_);
+  rules.chunk_max = options_.prefill_rows_max;
+  rules.chunk_min = std::min(rules.chunk_min, options_.prefill_rows_min);
+  planned_rows_ += plan_chunks(needs_, shape, tuning_.cost, rules, chunks_);
+  for (std::size_t i = 0; i < ready_.size(); ++i)
+    if (chunks_[i] > 0)
+      items_.push_back({ready_[i]->key, ready_[i]->generation, chunks_[i], 0, true});
 }
 
 } // namespace di::engine

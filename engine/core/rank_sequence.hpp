@@ -24,6 +24,8 @@ struct rank_core::sequence {
   sequence_key key = 0;
   request* owner = nullptr;
   std::uint32_t choice = 0;
+  sequence_key leader = 0;      ///< a choice whose prompt it may copy; 0: none
+  bool leads = false;           ///< others may copy its prompt
   std::uint32_t generation = 0; ///< rises when it loses its KV: older plans are void
   phase state = phase::waiting;
   std::unique_ptr<choice_sampler> sampler;

@@ -38,6 +38,14 @@ struct rank_options {
   std::uint32_t draft_block = 0;  ///< [drafts] of one draft pass; 0: there are no draft layers
 };
 
+/// Rows that sequences did not have to compute.
+struct prefix_counts {
+  std::uint64_t hits = 0;   ///< sequences that began behind a cached prefix
+  std::uint64_t tokens = 0; ///< [tokens] of these prefixes
+  std::uint64_t rows = 0;   ///< [rows] that need not be run again for windows
+  std::uint64_t forks = 0;  ///< choices that began behind another one's prompt
+};
+
 /// A sequence to draft for.
 struct draft_wish {
   sequence_key sequence = 0;

@@ -23,7 +23,7 @@ using toy_steps::vocab;
 
 struct script_totals {
   std::uint64_t tokens = 0, preempted = 0, withdrawn = 0, attempts = 0, drafted = 0, accepted = 0,
-                steps = 0, choices = 0;
+                steps = 0, choices = 0, hits = 0, forks = 0;
 };
 
 /// Plays shell, device, SCHEDULER and JOURNAL of one core.
@@ -33,7 +33,7 @@ public:
       : random_{seed},
         sum_{sum},
         options_{make_options(depth)},
-        kv_{options_.kv_tokens, options_.page_tokens},
+        kv_{options_.kv_tokens, options_.page_tokens, seed % 2 == 1},
         core_{options_, samplers(), &kv_} {
     const std::size_t requests = 1 + random_() % 8;
     for (std::size_t i = 0; i < requests; ++i)
@@ -330,6 +330,8 @@ private:
     EXPECT_EQ(kv_.sequences(), 0U);
     EXPECT_EQ(kv_.tokens_free(), kv_.tokens_total());
     sum_->preempted += core_.preemptions();
+    sum_->hits += kv_.hits;
+    sum_->forks += kv_.forks;
     for (const proto::request_spec& spec : specs_)
       for (std::uint32_t c = 0; c < spec.sampling.n; ++c) {
         SCOPED_TRACE("request " + std::to_string(spec.request.v) + " choice " + std::to_string(c));
@@ -379,10 +381,13 @@ TEST(rank_steps, give_the_tokens_of_a_run_alone_at_either_depth) {
   EXPECT_GT(sum.withdrawn, 1'000U);
   EXPECT_GT(sum.attempts, 1'000U);
   EXPECT_GT(sum.accepted, 10'000U);
+  EXPECT_GT(sum.hits, 1'000U);
+  EXPECT_GT(sum.forks, 1'000U);
   EXPECT_GT(sum.drafted, sum.accepted + 10'000U);
   std::cout << sum.choices << " choices, " << sum.tokens << " tokens, " << sum.steps << " steps, "
             << sum.preempted << " preempted, " << sum.withdrawn << " withdrawn, " << sum.attempts
-            << " attempts, " << sum.accepted << " of " << sum.drafted << " drafts accepted\n";
+            << " attempts, " << sum.accepted << " of " << sum.drafted << " drafts accepted, "
+            << sum.hits << " prefix hits, " << sum.forks << " forks\n";
 }
 
 /// Steps that a sequence may have to wait for a row: all others that decode may come first.

@@ -31,15 +31,58 @@ inline void logits_of(std::uint64_t row, float* out) {
     out[t] = static_cast<float>(mix(row, t) % 4096);
 }
 
-/// Pages and rows of all sequences.
+/// Pages and rows of all sequences. `tricky`: remembers prefixes by their last row, forks, wants
+/// chunks cut, and sometimes has rows run again, as the real one does behind a bounded hit.
 class kv final : public engine::kv_ledger {
 public:
-  kv(std::uint64_t kv_tokens, std::uint32_t page_tokens) : pages_{kv_tokens, page_tokens} {}
+  kv(std::uint64_t kv_tokens, std::uint32_t page_tokens, bool tricky = false)
+      : pages_{kv_tokens, page_tokens}, tricky_{tricky} {}
 
   std::uint32_t open(engine::sequence_key key, const engine::kv_opening& what) override {
     DI_CHECK(!rows_.contains(key));
-    rows_[key];
-    return pages_.open(key, what);
+    std::vector<std::uint64_t>& rows = rows_[key];
+    pages_.open(key, what);
+    if (!tricky_)
+      return 0;
+    std::vector<std::uint64_t> chain;
+    std::size_t hit = 0;
+    for (std::size_t i = 0; i + 1 < what.tokens.size(); ++i) {
+      chain.push_back(row_after(i == 0 ? 0 : chain.back(), what.tokens[i]));
+      if (chain.size() % page_tokens() == 0 && known_.contains(chain.back()))
+        hit = chain.size();
+    }
+    if (hit > 0 && pages_.reserve(key, static_cast<std::uint32_t>(hit))) {
+      rows.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(hit));
+      ++hits;
+    }
+    return static_cast<std::uint32_t>(rows.size());
+  }
+  std::uint32_t advanced(engine::sequence_key key, std::uint32_t settled,
+                         std::uint32_t rows) override {
+    std::vector<std::uint64_t>& all = rows_.at(key);
+    DI_CHECK(settled <= rows && rows <= all.size());
+    if (!tricky_)
+      return rows;
+    for (std::size_t n = page_tokens(); n <= settled; n += page_tokens())
+      known_.insert(all[n - 1]);
+    if (key % 5 == 0 && rows > 3 && again_.insert(key).second) {
+      truncate(key, rows - 3);
+      return rows - 3;
+    }
+    return rows;
+  }
+  std::uint32_t chunk_end(engine::sequence_key key, std::uint32_t position) const override {
+    return tricky_ && key % 3 == 0 ? position / 7 * 7 + 7 : ~0U;
+  }
+  bool fork(engine::sequence_key from, engine::sequence_key to, std::uint32_t tokens) override {
+    const std::vector<std::uint64_t>& of = rows_.at(from);
+    std::vector<std::uint64_t>& copy = rows_.at(to);
+    DI_CHECK(copy.empty() && of.size() >= tokens);
+    if (!tricky_ || of.size() > tokens + 8 || !pages_.reserve(to, tokens))
+      return false;
+    copy.assign(of.begin(), of.begin() + tokens);
+    ++forks;
+    return true;
   }
   bool reserve(engine::sequence_key key, std::uint32_t tokens) override {
     return pages_.reserve(key, tokens);
@@ -90,9 +133,14 @@ public:
     return keys;
   }
 
+  std::uint64_t hits = 0, forks = 0;
+
 private:
   engine::counted_ledger pages_;
+  bool tricky_;
   std::map<engine::sequence_key, std::vector<std::uint64_t>> rows_;
+  std::set<std::uint64_t> known_; ///< last rows of prefixes
+  std::set<engine::sequence_key> again_;
 };
 
 /// Ends with token 0, or with two tokens in a row that are spec.stop_token_ids (as a stop string

@@ -28,6 +28,7 @@ struct cluster_options {
   std::uint32_t steps_in_flight = 2;
   std::string speculation = "off";
   double step_ms = 0;
+  std::uint64_t snapshot_bytes = 0;
 };
 
 /// A model with its tokenizer, loaded once per test program.
@@ -45,7 +46,6 @@ struct test_model {
 
 /// What came out of a batch.
 struct batch_outcome {
-  std::map<std::string, double, std::less<>> counts; ///< all actors' counters at the end
   std::vector<std::string> lines;
   std::optional<proto::batch_finished> finished; ///< empty: it did not end before the deadline
   std::map<std::string, double, std::less<>> counters; ///< of all actors
@@ -94,6 +94,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     settings.steps.steps_in_flight = options.steps_in_flight;
     settings.steps.speculation = engine::parse_speculation(options.speculation).value();
     settings.steps.step_ms = options.step_ms;
+    settings.steps.snapshot_bytes = options.snapshot_bytes;
     DI_CHECK(actors::spawn_rank_serving(actors, m.weights, m.outline, settings).ok());
     view.members.push_back({settings.rank, {}, settings.life, fmt::format("/rank/{}", r)});
   }
@@ -106,7 +107,6 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     std::unique_lock lock{guard};
     changed.wait_for(lock, limit, [&] { return outcome.finished.has_value(); });
   }
-  outcome.counts = actors.counters().totals();
   outcome.counters = actors.counters().totals();
   actors.stop_all(std::chrono::seconds{10});
   const std::lock_guard lock{guard};

@@ -132,13 +132,13 @@ TEST(serving, answers_the_same_bytes_with_drafts) {
       ASSERT_EQ(got.size(), plain.size());
       for (std::size_t i = 0; i < got.size(); ++i)
         EXPECT_EQ(got[i].dump(), plain[i].dump());
-      EXPECT_FALSE(outcome.counts.contains("di_rank_draft_passes_failed_total"));
-      const auto accepted = outcome.counts.find("di_rank_drafts_accepted_total");
-      ASSERT_NE(accepted, outcome.counts.end());
+      EXPECT_FALSE(outcome.counters.contains("di_rank_draft_passes_failed_total"));
+      const auto accepted = outcome.counters.find("di_rank_drafts_accepted_total");
+      ASSERT_NE(accepted, outcome.counters.end());
       EXPECT_GT(accepted->second, 20);
       std::cout << speculation << ": " << accepted->second << " of "
-                << outcome.counts.at("di_rank_drafts_verified_total") << " drafts accepted in "
-                << outcome.counts.at("di_rank_steps_total") << " steps\n";
+                << outcome.counters.at("di_rank_drafts_verified_total") << " drafts accepted in "
+                << outcome.counters.at("di_rank_steps_total") << " steps\n";
     }
 }
 
@@ -172,6 +172,71 @@ TEST(serving, answers_the_same_bytes_while_experts_move) {
       EXPECT_GT(counted("di_expert_shard_slots_released_total"), 10) << how;
       EXPECT_EQ(counted("di_rank_calls_moved_total"), 0) << how << ": a slot was freed too early";
     }
+}
+
+/// Prompts that begin alike, some asked for twice, one after the other or together.
+std::string shared_prompts(const char* prefix, const char* prefill) {
+  std::string common;
+  for (int i = 0; i < 40; ++i)
+    common += "one two three four five " + std::to_string(i) + " ";
+  std::string lines;
+  for (int i = 0; i < 14; ++i) {
+    json line{{"id", i},
+              {"prompt", common + std::string(static_cast<std::size_t>(i % 5), 'x')},
+              {"max_tokens", 12 + i},
+              {"ignore_eos", true},
+              {"prefix", prefix},
+              {"prefill", prefill},
+              {"logprobs", 1},
+              {"n", 1 + i % 3}};
+    if (i % 2)
+      line["seed"] = i;
+    else
+      line["temperature"] = 0;
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
+TEST(serving, answers_the_same_bytes_behind_cached_prefixes) {
+  for (const char* prefill : {"full", "compact"}) {
+    cluster_options options;
+    options.window = 1;
+    const auto cold = answers(run_batch(demo(), shared_prompts("off", prefill), options));
+    ASSERT_EQ(cold.size(), 14U);
+    for (const std::uint64_t snapshots : {0U, 64U << 20})
+      for (const std::uint32_t pages : {64U, 16U})
+        for (const std::uint32_t ranks : {1U, 2U}) {
+          SCOPED_TRACE(fmt::format("{} {} {} pages, {} ranks", prefill, snapshots, pages, ranks));
+          options.ranks = ranks;
+          options.pages = pages;
+          options.snapshot_bytes = snapshots;
+          options.speculation = ranks == 1 ? "off" : "varlen";
+          options.window = ranks == 1 ? 3 : 64;
+          const batch_outcome outcome =
+              run_batch(demo(), shared_prompts("exact", prefill), options);
+          ASSERT_TRUE(outcome.finished);
+          const auto got = answers(outcome);
+          ASSERT_EQ(got.size(), cold.size());
+          for (std::size_t i = 0; i < got.size(); ++i)
+            EXPECT_EQ(got[i].dump(), cold[i].dump());
+          const auto count = [&](std::string_view name) {
+            const auto at = outcome.counters.find(name);
+            return at == outcome.counters.end() ? 0.0 : at->second;
+          };
+          // Who comes together has nothing to hit yet; without snapshots all rows are run again.
+          if (ranks == 1) {
+            EXPECT_GT(count("di_rank_prefix_hits_total"), 10);
+            EXPECT_EQ(count("di_rank_prefix_rows_total") > 0, snapshots > 0);
+          }
+          std::cout << prefill << ", " << snapshots << " bytes, " << pages << " pages, " << ranks
+                    << " ranks: " << count("di_rank_prefix_hits_total") << " hits, "
+                    << count("di_rank_prefix_tokens_total") << " tokens, "
+                    << count("di_rank_prefix_rows_total") << " rows, "
+                    << count("di_rank_forks_total") << " forks, "
+                    << count("di_rank_preemptions_total") << " preempted\n";
+        }
+  }
 }
 
 TEST(serving, keeps_order_and_reports_bad_lines) {
