@@ -187,6 +187,14 @@ result<proto::prefix_mode> prefix_of(const json& v, std::string_view field) {
               v.dump());
 }
 
+result<std::string> prefix_salt_of(const json& v, std::string_view field) {
+  DI_TRY(std::string salt, text(v, field));
+  if (salt.size() > prefix_salt_bytes_max)
+    return fail(ec::bad_argument, "{}: {} bytes; at most {}", field, salt.size(),
+                prefix_salt_bytes_max);
+  return salt;
+}
+
 result<proto::prefill_mode> prefill_of(const json& v, std::string_view field) {
   DI_TRY(const std::string word, text(v, field));
   if (word == "full")
@@ -210,6 +218,8 @@ result<bool> take_computing(const std::string& key, const json& v, batch_line& l
     return put(speculation_of(v, key), line.speculation);
   if (key == "prefix")
     return put(prefix_of(v, key), line.prefix);
+  if (key == "prefix_salt")
+    return put(prefix_salt_of(v, key), line.prefix_salt);
   if (key == "prefill")
     return put(prefill_of(v, key), line.prefill);
   return false;
@@ -307,7 +317,7 @@ result<batch_line> parse_batch_line(std::string_view line, std::string& id) {
           "temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, "
           "repetition_penalty, logit_bias, logprobs, seed, n, stop, stop_token_ids, "
           "include_stop_str_in_output, ignore_eos, min_tokens, forced_ids, speculation, prefix, "
-          "prefill, priority, deadline_ms, tenant",
+          "prefix_salt, prefill, priority, deadline_ms, tenant",
           key);
   }
   if (out.prompt.has_value() == out.prompt_ids.has_value())
@@ -321,6 +331,7 @@ result<batch_line> parse_batch_line(std::string_view line, std::string& id) {
 result<void> settle_computing(const batch_line& line, const batch_limits& limits,
                               proto::request_spec& spec) {
   spec.prefix = line.prefix.value_or(limits.defaults.prefix);
+  spec.prefix_salt = line.prefix_salt;
   spec.prefill = line.prefill.value_or(limits.defaults.prefill);
   if (spec.prefill == proto::prefill_mode::compact)
     spec.keep_rows = limits.defaults.keep_rows;

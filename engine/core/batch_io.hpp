@@ -25,6 +25,9 @@ inline constexpr std::size_t tenant_bytes_max = 64;
 /// [tokens] if a line has no max_tokens, or what the context leaves if that is less.
 inline constexpr std::uint32_t batch_max_tokens_default = 256;
 
+/// Longest `prefix_salt`. [bytes]
+inline constexpr std::size_t prefix_salt_bytes_max = 256;
+
 /// One line as written. Exactly one of prompt and prompt_ids is there.
 struct batch_line {
   std::string id; ///< JSON of the id: a string or a number; empty if there is none
@@ -34,6 +37,7 @@ struct batch_line {
   bool has_seed = false, has_max_tokens = false;
   std::optional<speculation_choice> speculation;
   std::optional<proto::prefix_mode> prefix;
+  std::string prefix_salt; ///< only lines with the same one share cached prefixes
   std::optional<proto::prefill_mode> prefill;
   std::int32_t priority = 0;     ///< [-10, 10]
   std::uint64_t deadline_ms = 0; ///< [ms]; 0: none

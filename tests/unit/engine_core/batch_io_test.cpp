@@ -145,6 +145,23 @@ TEST(batch_io, checks_ranges_and_context_and_draws_a_seed) {
   EXPECT_EQ(all.entries[6].refused->what, "prompt: has no tokens, at least 1");
 }
 
+TEST(batch_io, takes_a_salt_for_the_prefix_cache) {
+  batch_limits limits;
+  limits.vocab = 100;
+  limits.context_tokens = 50;
+  const std::string lines = R"({"prompt_ids":[1],"prefix_salt":"mine"}
+{"prompt_ids":[1]}
+{"prompt_ids":[1],"prefix_salt":5}
+{"prompt_ids":[1],"prefix_salt":")"
+                            + std::string(257, 'x') + "\"}";
+  const auto all = read_batch(lines, limits, "/gateway/0", [] { return 77; });
+  ASSERT_EQ(all.requests.size(), 2U);
+  EXPECT_EQ(all.requests[0].prefix_salt, "mine");
+  EXPECT_EQ(all.requests[1].prefix_salt, "");
+  EXPECT_EQ(all.entries[2].refused->code, ec::bad_argument);
+  EXPECT_EQ(all.entries[3].refused->what, "prefix_salt: 257 bytes; at most 256");
+}
+
 TEST(batch_io, lets_a_line_say_how_it_is_computed) {
   batch_limits limits;
   limits.vocab = 100;
