@@ -72,6 +72,8 @@ void row_cut::compact(void* rows, std::size_t row_bytes) const {
   const std::byte* base = to;
   for (const part& p : parts_) {
     const std::size_t bytes = static_cast<std::size_t>(p.before.rows - p.gone) * row_bytes;
+    if (bytes == 0)
+      continue; // nothing stays, or the buffer is empty
     std::memmove(to, base + static_cast<std::size_t>(p.before.first_row + p.gone) * row_bytes,
                  bytes);
     to += bytes;
