@@ -22,6 +22,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t segment_size = 16u << 20; // the default of cluster.segment_size
+constexpr int window = 8;                         // 8 MiB of the largest: half of the segment
 constexpr std::size_t sizes[] = {64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20};
 constexpr incarnation far_shared{2}, far_frames{3}, near_shared{4}, near_frames{5};
 
@@ -97,7 +98,7 @@ public:
     }
     return median(std::move(us));
   }
-  double bytes_per_s(int n, int window) {
+  double bytes_per_s(int n) {
     const auto t = clock::now();
     for (int sent = 0, got = 0; got < n; ++got) {
       for (; sent < n && sent - got < window; ++sent)
@@ -170,7 +171,7 @@ int bench_main(int argc, char** argv) {
       const int n = static_cast<int>(std::clamp<std::size_t>((64u << 20) / sizes[i], 200, 20'000));
       for (side* s : {&shared, &frames}) {
         s->use(data);
-        const double p50 = s->p50_us(500), rate = s->bytes_per_s(n, 16);
+        const double p50 = s->p50_us(500), rate = s->bytes_per_s(n);
         if (r < 0)
           continue;
         (s == &shared ? all[i].p50_shared : all[i].p50_frames).push_back(p50);
@@ -182,8 +183,8 @@ int bench_main(int argc, char** argv) {
   std::printf("{\n  \"bench\": \"shm\",\n  \"commit\": \"%s\",\n  \"machine\": \"%s, %u cores\",\n",
               first_line("git -C " DI_SOURCE_DIR " rev-parse HEAD").c_str(), processor().c_str(),
               std::thread::hardware_concurrency());
-  std::printf("  \"load_at_end\": \"%s\",\n  \"rounds\": %d,\n  \"window\": 16,\n  \"sizes\": [\n",
-              first_line("cut -d' ' -f1-3 /proc/loadavg").c_str(), rounds);
+  std::printf("  \"load_at_end\": \"%s\",\n  \"rounds\": %d,\n  \"window\": %d,\n  \"sizes\": [\n",
+              first_line("cut -d' ' -f1-3 /proc/loadavg").c_str(), rounds, window);
   for (std::size_t i = 0; i < std::size(sizes); ++i)
     std::printf("%s%s\n", json(sizes[i], all[i]).c_str(), i + 1 < std::size(sizes) ? "," : "");
   std::printf("  ],\n  \"segment_mails\": %llu,\n  \"segment_full\": %llu\n}\n",
