@@ -114,6 +114,7 @@ result<proto::rank_state> rank_actor::on(const proto::get_rank&) const {
   s.unacknowledged = core_.unacknowledged();
   s.calls_open = static_cast<std::uint32_t>(calls_.open());
   s.phase = phase_ == phase::idle ? "idle" : phase_ == phase::drafts ? "drafts" : "experts";
+  describe(core_.tuning(), parts_.options.draft_block, s);
   return s;
 }
 

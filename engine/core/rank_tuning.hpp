@@ -6,6 +6,7 @@
 #include "engine/core/calibration.hpp"
 #include "engine/core/step_cost.hpp"
 #include "engine/core/verify_planner.hpp"
+#include "messaging/proto/rank.hpp"
 
 #include <array>
 #include <cstdint>
@@ -33,5 +34,8 @@ private:
     return o;
   }
 };
+
+/// Fills cost, drafting and drafts.
+void describe(const rank_tuning& tuning, std::uint32_t draft_block, proto::rank_state& state);
 
 } // namespace di::engine

@@ -9,6 +9,12 @@
 
 namespace di::engine {
 
+namespace {
+
+constexpr std::uint64_t plain_period = 4; ///< one step of so many of the first ones has no drafts
+
+} // namespace
+
 verify_planner::verify_planner(verify_planner_options options)
     : options_{options},
       step_{options.step},
@@ -49,7 +55,14 @@ bool verify_planner::wants_drafts(std::uint32_t sequences, std::uint32_t drafted
                                   std::uint32_t other_rows) {
   if (sequences == 0)
     return false;
-  if (blocks_ < options_.warmup_blocks || seen_offers_ <= 0 || step_.known() < 2)
+  // Steps without drafts must have been measured too.
+  const std::uint64_t every = options_.explore_every, turn = turns_ % plain_period;
+  ++turns_;
+  if (blocks_ < options_.warmup_blocks)
+    return turn != plain_period - 1;
+  if (every > 0 && turns_ % every == every / 2)
+    return false;
+  if (seen_offers_ <= 0 || step_.known() < 2)
     return true;
   const double plain =
       (sequences + drafted_anyway)

@@ -14,7 +14,8 @@
 // skipped ("verify all" when even the cheapest possible step would not be faster by gain_min).
 //
 // A confidence head that has not been corrected may say anything, and what is never verified is
-// never corrected. So the first blocks are verified in full, and one plan in 128 after them.
+// never corrected. So the first blocks are verified in full, and one plan in 128 after them; and as
+// what a step without drafts takes must be known too, some steps have none.
 //
 // Order of one step in RANK:
 //   wants_drafts()  before the draft pass; false: skip it, the step is plain
@@ -53,7 +54,8 @@ struct verify_planner_options {
   std::uint32_t warmup_blocks = 64; ///< sequences that verify all before anything is weighed: until
                                     ///< then confidences are not corrected by outcomes
   std::uint32_t explore_every = 128; ///< [plans] one verifies all, so that no position goes without
-                                     ///< outcomes; 0: never
+                                     ///< outcomes, and one step in as many has no drafts, so
+                                     ///< that its time is known; 0: never
   std::uint32_t feed_before = ~0U;   ///< [steps] before such a step in which rows are fed: always,
                                      ///< as drafts without their context are half as good
   double forget = 0.98;              ///< per step, of what survivals look like
@@ -129,7 +131,7 @@ private:
   std::uint32_t since_draft_ = 0, probe_after_ = 0;
   std::uint32_t probe_left_ = 0; // [sequences] that the try going on still has
   std::uint64_t blocks_ = 0;     // sequences that had drafts verified
-  std::uint64_t plans_ = 0, skipped_ = 0;
+  std::uint64_t turns_ = 0, plans_ = 0, skipped_ = 0;
   std::array<std::uint64_t, 4> by_kind_{};
 };
 

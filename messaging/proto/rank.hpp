@@ -65,6 +65,20 @@ struct get_rank {
   DI_FIELDS(get_rank)
 };
 
+/// Drafts at one position of a block, since the rank began.
+struct draft_quality {
+  std::uint64_t verified = 0; ///< whose rows were computed
+  std::uint64_t accepted = 0; ///< of them, drawn by the target
+  std::uint64_t outcomes = 0; ///< verified, and all before accepted: what the rest is about
+  double said = 0, was = 0;   ///< mean corrected confidence, and share that was accepted
+  double ece_raw = 0;         ///< expected calibration error of the draft layers' confidences
+  double ece = 0;             ///< of the corrected ones
+  double brier = 0;           ///< their mean squared error
+  double auc = 0;             ///< how well they order drafts; 0.5: not at all
+  DI_FIELDS(draft_quality, m.verified, m.accepted, m.outcomes, m.said, m.was, m.ece_raw, m.ece,
+            m.brier, m.auc)
+};
+
 struct rank_state {
   static constexpr wire_id wire{0x0306};
   static constexpr std::string_view doc = "Answer to get_rank.";
@@ -73,14 +87,17 @@ struct rank_state {
   epoch view{};
   epoch placement{}; ///< placement that expert calls follow
   std::uint64_t steps = 0;
-  std::uint64_t rows = 0;           ///< [rows] computed
-  std::uint32_t running = 0;        ///< sequences
-  std::uint32_t waiting = 0;        ///< sequences
-  std::uint32_t unacknowledged = 0; ///< [tokens] that JOURNAL has not confirmed
-  std::uint32_t calls_open = 0;     ///< expert calls without an answer
-  std::string phase;                ///< idle, compute, experts, sample
+  std::uint64_t rows = 0;            ///< [rows] computed
+  std::uint32_t running = 0;         ///< sequences
+  std::uint32_t waiting = 0;         ///< sequences
+  std::uint32_t unacknowledged = 0;  ///< [tokens] that JOURNAL has not confirmed
+  std::uint32_t calls_open = 0;      ///< expert calls without an answer
+  std::string phase;                 ///< idle, drafts, experts
+  std::string cost;                  ///< the fitted cost of a step, e.g. t = 1.2 ms + ...
+  std::string drafting;              ///< what the planner of drafts has seen and done
+  std::vector<draft_quality> drafts; ///< [position]; empty: no draft layers
   DI_FIELDS(rank_state, m.rank, m.life, m.view, m.placement, m.steps, m.rows, m.running, m.waiting,
-            m.unacknowledged, m.calls_open, m.phase)
+            m.unacknowledged, m.calls_open, m.phase, m.cost, m.drafting, m.drafts)
 };
 
 using rank_messages =

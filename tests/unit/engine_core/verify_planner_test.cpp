@@ -360,9 +360,12 @@ TEST(verify_planner, verifies_its_first_blocks_in_full_whatever_their_confidence
   for (std::uint32_t rows = 1; rows <= 64; rows *= 2)
     planner.profile_step(rows, 1.0 * rows); // drafts would have to be sure to pay
   std::vector<verify_offer> offers(8, varlen(low));
-  for (int step = 0; step < 8; ++step) {
-    EXPECT_TRUE(planner.wants_drafts(8, 0, 0)) << step;
-    EXPECT_EQ(planner.choose(offers, 0, 8).how, verify_plan::kind::all) << step;
+  for (int step = 0; step < 10; ++step) {
+    const bool drafts = planner.wants_drafts(8, 0, 0);
+    EXPECT_EQ(drafts, step % 4 != 3) << step; // some without, to learn what those take
+    if (drafts) {
+      EXPECT_EQ(planner.choose(offers, 0, 8).how, verify_plan::kind::all) << step;
+    }
   }
   EXPECT_FALSE(planner.wants_drafts(8, 0, 0));
   EXPECT_EQ(planner.choose(offers, 0, 8).how, verify_plan::kind::none);
@@ -376,6 +379,28 @@ TEST(verify_planner, verifies_all_now_and_then_so_that_no_position_goes_without_
   const std::vector<verify_offer> offers(4, varlen(a));
   for (int i = 1; i <= 30; ++i)
     EXPECT_EQ(planner.choose(offers, 0, 4).drafts, i % 10 == 0 ? 12U : 4U) << i;
+}
+
+TEST(verify_planner, learns_that_drafts_lose_though_it_began_with_them) {
+  // 4 sequences, a profile of nothing: sizes are seen as they come. Each row costs.
+  const std::vector<float> a{0.5F, 0.25F, 0.1F};
+  const std::vector<verify_offer> offers(4, varlen(a));
+  const auto steps_with_drafts = [&](double fixed_ms, double row_ms, double draft_ms) {
+    verify_planner planner;
+    int drafted = 0;
+    for (int step = 0; step < 600; ++step) {
+      std::uint32_t rows = 4;
+      if (planner.wants_drafts(4, 0, 0)) {
+        rows += planner.choose(offers, 0, 4).drafts;
+        planner.observe_draft(4, draft_ms);
+        drafted += step >= 100 ? 1 : 0;
+      }
+      planner.observe_step(rows, fixed_ms + row_ms * rows);
+    }
+    return drafted;
+  };
+  EXPECT_LT(steps_with_drafts(1, 1, 2), 10);        // of 500
+  EXPECT_GT(steps_with_drafts(10, 0.01, 0.2), 490); // rows are nearly free
 }
 
 TEST(verify_planner, tries_over_several_steps_when_it_has_few_sequences) {
