@@ -67,6 +67,7 @@ public:
   result<proto::rank_state> on(const proto::get_rank& m) const;
   result<void> on_due(timer which, instant now, outbox& out);
   void check() const;
+  const engine::rank_core& core() const noexcept { return core_; }
 
 private:
   enum timer_kind : std::uint32_t { ask_due = 100 };

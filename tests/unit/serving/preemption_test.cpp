@@ -143,7 +143,7 @@ outcome run(const setting& s, std::uint64_t* preempted) {
   }
   EXPECT_TRUE(net.run([&] { return got.open == 0; }, 10'000'000, std::chrono::seconds{600}));
   EXPECT_EQ(net.failure(), "");
-  *preempted = seen.on(proto::get_rank{}).value().preemptions;
+  *preempted = seen.core().preemptions();
   return got;
 }
 
