@@ -163,6 +163,7 @@ rank_actor::next_state rank_actor::end_step(outbox& out) {
   draw(now);
   if (auto fed = feed_drafts(); !fed)
     drafts_failed(fed.error(), out);
+  core_.keep();
   if (parts_.options.steps_in_flight > 1 && waited_)
     return begin_step(now, out);
   settle(now, out);

@@ -10,6 +10,7 @@ namespace di::engine {
 
 std::vector<token_id> rank_core::finish(instant now, outbox& out) {
   std::vector<token_id> drawn;
+  keep();
   if (unfinished_.empty())
     return drawn;
   const std::vector<sequence_key> keys = std::exchange(unfinished_, {});

@@ -75,6 +75,10 @@ public:
   /// @param logits  one per segment: [1 + drafts, vocab] if it draws, else empty
   /// @return one per segment, valid until the next launch()
   std::span<const drawn_segment> draw(std::span<const std::span<const float>> logits, instant now);
+  /// Hands the drawn rows to the KV: pages may be cached, windows copied, choices forked. Call it
+  /// once the draft layers were fed, as they belong to the windows; whatever comes next does it
+  /// too.
+  void keep();
   /// Sequences of the next step that would have drafts verified; plans it if need be. A draft pass
   /// for them may follow: their KV stays until launch() or end_drafts(). @pre no step is out
   std::span<const draft_wish> draft_wishes(instant now);
@@ -192,6 +196,7 @@ private:
   bool out_ = false;
   std::vector<drawn_segment> drawn_;     // of the last drawn step
   std::vector<sequence_key> unfinished_; // drawn, not settled
+  std::vector<sequence_key> to_keep_;    // drawn, not handed to the KV
   std::vector<sequence_key> closing_;    // ended while in the step or draft pass that is out
   rank_tuning tuning_;
   prefix_counts prefix_, prefix_told_;

@@ -42,6 +42,7 @@ std::uint32_t rank_core::drafts_room(const sequence& s) const {
 
 std::span<const draft_wish> rank_core::draft_wishes(instant now) {
   DI_CHECK(!out_);
+  keep();
   end_drafts();
   if (options_.draft_block == 0 || !wants_taps())
     return wishes_;

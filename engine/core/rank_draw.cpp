@@ -35,7 +35,7 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   unfinished_.push_back(s.key);
   if (!std::exchange(s.draws, false)) {
     s.computed += result.kept;
-    keep_rows(s);
+    to_keep_.push_back(s.key);
     return result;
   }
   const auto guesses = std::span{segment.tokens}.last(segment.drafts);
@@ -48,7 +48,7 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   s.computed += result.kept;
   if (result.kept < segment.tokens.size())
     kv_->truncate(s.key, s.computed);
-  keep_rows(s);
+  to_keep_.push_back(s.key);
   if (!drawn)
     return result;
   learn_drafts(s, segment.drafts, drawn->accepted);
@@ -60,6 +60,14 @@ drawn_segment rank_core::draw_segment(const planned_segment& segment, std::span<
   s.drawn = now;
   result.drawn = static_cast<std::uint32_t>(drawn->tokens.size());
   return result;
+}
+
+void rank_core::keep() {
+  for (const sequence_key key : std::exchange(to_keep_, {})) {
+    const auto at = sequences_.find(key);
+    if (at != sequences_.end() && at->second->state == phase::running)
+      keep_rows(*at->second);
+  }
 }
 
 /// Rows of settled tokens may be cached, and copied by the other choices.

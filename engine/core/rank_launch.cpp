@@ -9,6 +9,7 @@ namespace di::engine {
 
 const step_plan& rank_core::launch(instant now, outbox& out) {
   DI_CHECK(!out_);
+  keep();
   end_drafts();
   if (!plan_ready_)
     plan(now);

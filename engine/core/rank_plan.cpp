@@ -104,6 +104,7 @@ void rank_core::unpark(sequence& leader) {
 }
 
 void rank_core::plan(instant now) {
+  keep();
   admit_waiting(now);
   items_.clear();
   planned_rows_ = draft_rows_ = 0;
