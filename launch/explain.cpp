@@ -105,7 +105,7 @@ const key_row rows[] = {
   {"roles.decode.speculation", key_kind::text, "off", "Drafting ahead: off, fixed:N (verify N drafts in every step, 1 to the model's block) or varlen (as many as pay, none included). Tokens do not depend on it. A request may choose for itself.",
    [](t_& t, i_, s_ v) { t.speculation = v.text; t.speculation_at = v.at; }, 0, 0, "", false, "speculative"},
 
-  {"roles.decode.step_time", key_kind::time, "0s", "Time that a step should take: prompt chunks are cut to fit by a model of the costs, fitted while it runs. 0s: by prefill_rows alone.",
+  {"roles.decode.step_time", key_kind::time, "100ms", "Time that a step should take: prompt chunks are cut to fit by a model of the costs, fitted while it runs. 0s: by prefill_rows alone.",
    [](t_& t, i_, s_ v) { t.step_time = nanoseconds{v.number}; }, 0, 600 * second, "", false, "budget|chunk_budget"},
   {"roles.decode.steps_in_flight", key_kind::integer, "2", "2: a step's bookkeeping overlaps the next step. 1: one after the other. Tokens do not depend on it.",
    [](t_& t, i_, s_ v) { t.steps_in_flight = v.u32(); }, 1, 2, "", false, "async_scheduling|zero_overhead_scheduling"},

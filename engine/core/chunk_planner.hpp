@@ -3,9 +3,12 @@
 // many as fit the step's time by the cost model, then the next. Pure.
 //
 // Decoding never starves: its rows are in the step anyway, and prompts make a step no longer than
-// the budget or `chunk_min` rows. Prompts never starve: in each step the oldest gets chunk_min rows
-// or all it needs, whatever the budget says, so one with W rows of older prompts before it starts
-// after at most W / chunk_min steps (and one more for each older prompt's rest).
+// the budget, twice the step without them, or `chunk_min` rows. Twice: where a step costs more than
+// the budget before any prompt row is in it (many ranks on few cores), small chunks would pay that
+// cost again and again; a chunk as dear as the rest of its step wastes at most half. Prompts never
+// starve: in each step the oldest gets chunk_min rows or all it needs, whatever the budget says, so
+// one with W rows of older prompts before it starts after at most W / chunk_min steps (and one more
+// for each older prompt's rest).
 #pragma once
 
 #include "engine/core/step_cost.hpp"
@@ -24,9 +27,10 @@ struct prompt_need {
 };
 
 struct chunk_rules {
-  double step_ms = 0;           ///< [ms] of the whole step; 0: rows alone count
-  std::uint32_t room = 0;       ///< [rows] left in the step
-  std::uint32_t chunk_max = 0;  ///< [rows] of one prompt; 0: chunk_rows_max
+  double step_ms = 0;          ///< [ms] of the whole step, or twice its fixed part if that is more;
+                               ///< 0: rows alone count
+  std::uint32_t room = 0;      ///< [rows] left in the step
+  std::uint32_t chunk_max = 0; ///< [rows] of one prompt; 0: chunk_rows_max
   std::uint32_t chunk_min = 16; ///< [rows] of the oldest, even beyond step_ms
 };
 

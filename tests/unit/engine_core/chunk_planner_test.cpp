@@ -60,10 +60,22 @@ TEST(chunk_planner, ends_chunks_where_a_snapshot_is_wanted) {
 }
 
 TEST(chunk_planner, never_leaves_the_oldest_without_rows) {
-  // The budget is used up by decoding alone.
-  EXPECT_EQ(plan({{500, 0}, {500, 0}}, {0.5, 1000, 0, 16}), (rows_list{16, 0}));
-  EXPECT_EQ(plan({{3, 0}, {500, 0}}, {0.5, 1000, 0, 16}), (rows_list{3, 0}));
-  EXPECT_EQ(plan({{500, 0}}, {0.5, 1000, 0, 0}), (rows_list{1}));
+  // Every row is dearer than the budget.
+  const step_cost dear = cost_of(0, 1, 0);
+  EXPECT_EQ(plan({{500, 0}, {500, 0}}, {0.5, 1000, 0, 16}, dear), (rows_list{16, 0}));
+  EXPECT_EQ(plan({{3, 0}, {500, 0}}, {0.5, 1000, 0, 16}, dear), (rows_list{3, 0}));
+  EXPECT_EQ(plan({{500, 0}}, {0.5, 1000, 0, 0}, dear), (rows_list{1}));
+}
+
+TEST(chunk_planner, lets_prompts_take_as_long_as_the_rest_of_a_step_beyond_its_budget) {
+  // 300 ms whatever is in the step, and 0.5 ms a row: 16 rows a step would take a minute for 3,000.
+  const step_cost cost = cost_of(300, 0.5, 0);
+  EXPECT_EQ(plan({{3000, 0}}, {100, 4000, 0, 16}, cost), (rows_list{600}));
+  EXPECT_EQ(plan({{3000, 0}}, {100, 256, 0, 16}, cost), (rows_list{256}));
+  EXPECT_EQ(plan({{3000, 0}}, {700, 4000, 0, 16}, cost), (rows_list{800}));
+  step_shape decodes;
+  decodes.add(200, 0); // 400 ms
+  EXPECT_EQ(plan({{3000, 0}}, {100, 4000, 0, 16}, cost, decodes), (rows_list{800}));
 }
 
 TEST(chunk_planner, starves_neither_prompts_nor_decoding_in_random_runs) {
@@ -105,8 +117,10 @@ TEST(chunk_planner, starves_neither_prompts_nor_decoding_in_random_runs) {
         all.add(rows[i], needs[i].context);
       if (!needs.empty())
         least_chunk.add(std::min(least, needs[0].rows), needs[0].context);
-      // Those who decode wait for the budget, or for the oldest prompt's least.
-      ASSERT_LE(cost.ms(all), std::max(rules.step_ms, cost.ms(least_chunk)) * (1 + 1e-9)) << seed;
+      // Those who decode wait for the budget, as long as they take, or the oldest prompt's least.
+      ASSERT_LE(cost.ms(all),
+                std::max({rules.step_ms, 2 * cost.ms(decodes), cost.ms(least_chunk)}) * (1 + 1e-9))
+          << seed;
       ++step;
       for (std::size_t i = 0; i < rows.size(); ++i) {
         ASSERT_LE(rows[i], waiting[i].need.rows);
