@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What 64 rank processes on one host cost: start, memory and processor time at rest, time and messages of a decode step.
 
-    tests/bench/ep64_bench.py build/launch/dilaunch [--ranks 64] [--model DIR] [--set key=value ...] [--out FILE]
+    tests/bench/ep64_bench.py build/launch/dilaunch [--ranks 64] [--model DIR] [--set key=value ...] [--check] [--out FILE]
 
 Without --model a tiny synthetic checkpoint is made. Prints JSON. Each figure stands beside its target where there is one.
 
@@ -184,6 +184,16 @@ class Bench:
         }
 
 
+def missed(out):
+    """Says which targets were missed; the exit code."""
+    rest = out.get("at_rest")
+    seen = [] if rest is None else [("start_to_ready_s", "seconds"), ("private_MiB_per_rank", "max"), ("idle_percent_of_a_core", "all")]
+    bad = [f"{key}: {rest[key][value]}, target {rest[key]['target']}" for key, value in seen if rest[key][value] > rest[key]["target"]]
+    bad += [f"{s['sequences']} sequences: {s['frames_over_least']} x the least frames, target 1.25" for s in out.get("steps", []) if s["frames_over_least"] > 1.25]
+    print("\n".join(bad), file=sys.stderr)
+    return 1 if bad else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("dilaunch")
@@ -193,6 +203,7 @@ def main():
     parser.add_argument("--idle-s", type=float, default=10)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--only", choices=["rest", "steps"])
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     parser.add_argument("--out")
     args = parser.parse_args()
     home = tempfile.mkdtemp(prefix="di-ep64-")
@@ -215,9 +226,10 @@ def main():
         if args.out:
             with open(args.out, "w") as f:
                 f.write(text + "\n")
+        return missed(out) if args.check else 0
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
