@@ -80,6 +80,7 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
   parts.words = model.words;
   parts.eos_ids = model.eos_ids;
   parts.options.window = settings.window;
+  parts.options.submit = parts.work.submit;
   parts.write = std::move(settings.write);
   parts.show = std::move(settings.show);
   parts.finished = std::move(settings.finished);

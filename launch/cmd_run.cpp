@@ -9,7 +9,7 @@
 #include "launch/node.hpp"
 #include "launch/preflight.hpp"
 #include "launch/process.hpp"
-#include "launch/run_files.hpp"
+#include "launch/run_arguments.hpp"
 #include "launch/units.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -30,20 +30,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct run_arguments {
-  std::string topology, prompts, output, log_dir, log_level, token_file, speculation, trace;
-  std::uint32_t trace_spans = 65'536;
-  std::vector<std::string> sets;
-  bool quiet = false;
-  std::uint32_t window = 0;
-};
-
 int complain(const std::string& what) {
   std::fprintf(stderr, "%s\n", what.c_str());
   return exit_usage;
 }
 
-result<cluster_options> options_of(const run_arguments& a, run_files& files) {
+} // namespace
+
+result<cluster_options> cluster_options_of(const run_arguments& a, run_files& files) {
   cluster_options o;
   o.config.file = fs::absolute(a.topology).lexically_normal().string();
   const auto foreign = read_foreign(process_environment());
@@ -79,13 +73,15 @@ result<cluster_options> options_of(const run_arguments& a, run_files& files) {
   return o;
 }
 
+namespace {
+
 int run(const run_arguments& a) {
   if (!fill_standard_descriptors() && (a.output.empty() || a.output == "-")) {
     complain("dilaunch: output: standard output is closed");
     return exit_gave_up;
   }
   run_files files;
-  auto options = options_of(a, files);
+  auto options = cluster_options_of(a, files);
   if (!options.ok())
     return complain(options.error().what);
   const int code = run_cluster(std::move(*options));

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   di::launch::add_topology_commands(app, exit_code);
   di::launch::add_run_commands(app, exit_code);
   di::launch::add_trace_commands(app, exit_code);
+  di::launch::add_bench_commands(app, exit_code);
   di::launch::add_checkpoint_commands(app, exit_code);
   di::launch::add_tokenize_commands(app, exit_code);
   if (unknown_command(app, argc, argv))

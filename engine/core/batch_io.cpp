@@ -241,6 +241,10 @@ result<bool> take_serving(const std::string& key, const json& v, batch_line& lin
     line.priority = static_cast<std::int32_t>(p);
     return true;
   }
+  if (key == "phase")
+    return put(count(v, key), line.submit.phase);
+  if (key == "token_times")
+    return put(flag(v, key), line.submit.token_times);
   if (key == "deadline_ms") {
     DI_TRY(const std::int64_t ms, integer(v, key, 1, static_cast<std::int64_t>(deadline_ms_max)));
     line.deadline_ms = static_cast<std::uint64_t>(ms);
@@ -317,7 +321,8 @@ result<batch_line> parse_batch_line(std::string_view line, std::string& id) {
           "temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, "
           "repetition_penalty, logit_bias, logprobs, seed, n, stop, stop_token_ids, "
           "include_stop_str_in_output, ignore_eos, min_tokens, forced_ids, speculation, prefix, "
-          "prefix_salt, prefill, priority, deadline_ms, tenant",
+          "prefix_salt, prefill, priority, deadline_ms, tenant, phase, "
+          "token_times",
           key);
   }
   if (out.prompt.has_value() == out.prompt_ids.has_value())
@@ -417,6 +422,7 @@ batch read_batch(std::string_view text_, const batch_limits& limits, address gat
       entry.refused = parsed.error();
       continue;
     }
+    const submit_options submit = parsed->submit;
     auto spec = prepare_request(std::move(parsed).value(), request_id{all.requests.size() + 1},
                                 limits, draw_seed);
     if (!spec) {
@@ -428,6 +434,7 @@ batch read_batch(std::string_view text_, const batch_limits& limits, address gat
     entry.sampling = spec->sampling;
     spec->gateway = gateway;
     all.requests.push_back(std::move(spec).value());
+    all.submit.push_back(submit);
   }
   return all;
 }

@@ -42,6 +42,7 @@ struct batch_line {
   std::int32_t priority = 0;     ///< [-10, 10]
   std::uint64_t deadline_ms = 0; ///< [ms]; 0: none
   std::string tenant;
+  submit_options submit;
   proto::sampling_params sampling; ///< ranges not yet checked
 };
 
@@ -89,6 +90,7 @@ struct batch_entry {
 struct batch {
   std::vector<batch_entry> entries;          ///< in order of lines; blank lines are left out
   std::vector<proto::request_spec> requests; ///< numbered from 1
+  std::vector<submit_options> submit;        ///< as requests
 };
 
 /// Reads a whole prompts file; a bad line becomes a refused entry.

@@ -84,9 +84,16 @@ void add_choice(json& into, const batch_entry& entry, const collected_choice& c,
 }
 
 json timings_of(const collected_choice& c) {
-  return {{"queued_ms", ms(c.timings.queued_us)}, {"prefill_ms", ms(c.timings.prefill_us)},
-          {"decode_ms", ms(c.timings.decode_us)}, {"first_token_ms", ms(c.first_token_us)},
-          {"total_ms", ms(c.total_us)},           {"attempts", c.attempts}};
+  json all = {{"queued_ms", ms(c.timings.queued_us)}, {"prefill_ms", ms(c.timings.prefill_us)},
+              {"decode_ms", ms(c.timings.decode_us)}, {"first_token_ms", ms(c.first_token_us)},
+              {"total_ms", ms(c.total_us)},           {"attempts", c.attempts}};
+  if (!c.token_us.empty()) {
+    all["submitted_ms"] = ms(c.submitted_us);
+    json& times = all["token_ms"] = json::array();
+    for (std::size_t i = 0; i < std::min(c.token_us.size(), kept_of(c)); ++i)
+      times.push_back(ms(c.token_us[i]));
+  }
+  return all;
 }
 
 } // namespace

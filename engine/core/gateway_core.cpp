@@ -54,11 +54,19 @@ void gateway_core::begin(instant now, outbox& out) {
   submit_more(now, out);
 }
 
+submit_options gateway_core::submit_of(std::size_t request) const {
+  return request < options_.submit.size() ? options_.submit[request] : submit_options{};
+}
+
 void gateway_core::submit_more(instant now, outbox& out) {
   for (; next_ < entries_.size() && open_ < options_.window; ++next_, ++open_) {
+    if (open_ > 0 && submit_of(next_).phase != submit_of(next_ - 1).phase)
+      break;
     entry& e = entries_[next_];
     e.state = phase::submitted;
     e.submitted = e.sent = now;
+    for (collected_choice& c : e.choices)
+      c.submitted_us = us_between(began_, now);
     const trace::span submitting{trace::kind::submit,
                                  {.rows = static_cast<std::uint32_t>(e.spec.prompt.size())},
                                  e.spec.request};
@@ -144,6 +152,8 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
     c.tokens.insert(c.tokens.end(), m.tokens.begin() + skip, m.tokens.end());
     if (m.logprobs.size() == m.tokens.size())
       c.logprobs.insert(c.logprobs.end(), m.logprobs.begin() + skip, m.logprobs.end());
+    if (submit_of(static_cast<std::size_t>(e - entries_.data())).token_times)
+      c.token_us.resize(c.tokens.size(), us_between(began_, now));
     output_tokens_ += m.tokens.size() - skip;
     c.attempts = m.attempts;
     if (m.end.reason != proto::finish_reason::none

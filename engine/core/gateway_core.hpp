@@ -15,6 +15,13 @@
 
 namespace di::engine {
 
+/// How one request of a batch is submitted.
+struct submit_options {
+  /// A request of another phase than the one before it waits until all before it have ended.
+  std::uint32_t phase = 0;
+  bool token_times = false; ///< collected_choice::token_us is kept
+};
+
 struct gateway_options {
   address journal = "/control/journal";
   address finished_to;        ///< gets batch_finished; empty: nobody
@@ -23,6 +30,7 @@ struct gateway_options {
   /// A request past its deadline is ended here if JOURNAL, which ends it first, is not heard of for
   /// so long.
   duration deadline_grace = std::chrono::milliseconds{500};
+  std::vector<submit_options> submit; ///< as the requests; empty: all as the default
 };
 
 /// One choice of a finished request.
@@ -32,8 +40,10 @@ struct collected_choice {
   proto::choice_end end;
   proto::choice_timings timings; ///< as the rank measured
   std::uint32_t attempts = 1;
-  std::uint64_t first_token_us = 0; ///< [us] submitted until the first token was released
-  std::uint64_t total_us = 0;       ///< [us] submitted until it ended
+  std::uint64_t first_token_us = 0;    ///< [us] submitted until the first token was released
+  std::uint64_t total_us = 0;          ///< [us] submitted until it ended
+  std::uint64_t submitted_us = 0;      ///< [us] start of the batch until it was submitted
+  std::vector<std::uint64_t> token_us; ///< [us] start of the batch until each token, if wanted
 };
 
 /// Requests end in any order and are handed out in the order of the batch.
@@ -77,6 +87,7 @@ private:
   };
 
   void begin(instant now, outbox& out);
+  submit_options submit_of(std::size_t request) const;
   void submit_more(instant now, outbox& out);
   void finish(entry& e, instant now, outbox& out);
   void end_rest(entry& e, const proto::choice_end& end, instant now, outbox& out);

@@ -373,6 +373,46 @@ TEST(journal_core, tells_the_scheduler_how_much_time_is_left) {
   EXPECT_EQ(only<proto::admit_request>(out).deadline_left_ms, 600U);
 }
 
+TEST(gateway_core, begins_a_phase_when_the_one_before_has_ended) {
+  gateway_options o;
+  o.submit = {{0, true}, {0, false}, {1, false}, {1, false}, {0, false}};
+  gateway_core core{o, {request(1), request(2), request(3), request(4), request(5)}};
+  outbox out;
+  instant now;
+  const auto opened = [&] {
+    std::vector<std::uint64_t> found;
+    for (const auto& [to, m] : sent<proto::open_request>(out))
+      found.push_back(m.spec.request.v);
+    out.take();
+    return found;
+  };
+  const auto release = [&](std::uint64_t id, std::uint32_t first, std::vector<token_id> tokens,
+                           bool ended) {
+    proto::tokens_released m;
+    m.request = request_id{id};
+    m.first_index = first;
+    m.tokens = std::move(tokens);
+    m.end.reason = ended ? proto::finish_reason::length : proto::finish_reason::none;
+    now = now + milliseconds{5};
+    ASSERT_TRUE(core.on(m, now, out));
+    core.check();
+  };
+  ASSERT_TRUE(core.on(proto::start_batch{}, now, out));
+  EXPECT_EQ(opened(), (std::vector<std::uint64_t>{1, 2}));
+  release(1, 0, {7, 8}, false);
+  release(1, 2, {9}, true);
+  EXPECT_EQ(opened(), std::vector<std::uint64_t>{});
+  release(2, 0, {7}, true);
+  EXPECT_EQ(opened(), (std::vector<std::uint64_t>{3, 4}));
+  release(4, 0, {}, true);
+  release(3, 0, {}, true);
+  EXPECT_EQ(opened(), std::vector<std::uint64_t>{5});
+  const auto first = core.take_finished();
+  EXPECT_EQ(first->at(0).token_us, (std::vector<std::uint64_t>{5'000, 5'000, 10'000}));
+  EXPECT_EQ(core.take_finished()->at(0).token_us.size(), 0U); // not asked for
+  EXPECT_EQ(core.take_finished()->at(0).submitted_us, 15'000U);
+}
+
 TEST(gateway_core, ends_a_request_itself_if_nobody_else_does) {
   gateway_options o;
   o.deadline_grace = milliseconds{200};
