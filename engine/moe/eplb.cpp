@@ -199,6 +199,9 @@ result<void> plan_from_current(const load_view& load, const eplb_shape& shape,
   layer_balancer one{of_layer};
   const std::size_t size = std::size_t{shape.ranks} * shape.slots;
   std::vector<std::vector<improvement>> found(load.layers);
+  // More than its share, as layers differ, but not all: most of them would be found for nothing.
+  const std::uint32_t of_one_layer =
+      std::min(limits.moves_max, std::max(8U, limits.moves_max / load.layers * 4));
   for (std::uint32_t layer = 0; layer < load.layers; ++layer) {
     one.set_rows(load.rows.data() + std::size_t{layer} * load.experts,
                  std::size_t{load.layers} * load.experts);
@@ -208,7 +211,7 @@ result<void> plan_from_current(const load_view& load, const eplb_shape& shape,
                   "the placement of layer {} misses an expert or has one twice on a rank", layer);
     const double peak = one.peak_sum();
     plan.peak_before += peak;
-    one.improve(rounds_from_current, limits.moves_max, peak * layer_gain_min, false, &found[layer]);
+    one.improve(rounds_from_current, of_one_layer, peak * layer_gain_min, false, &found[layer]);
   }
   plan.peak_after = plan.peak_before;
   // A layer's improvements build on each other, so each offers its next one only.

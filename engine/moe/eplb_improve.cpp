@@ -16,6 +16,26 @@ constexpr std::size_t large_slots = 256;      // [slots] of a layer that is wort
 constexpr double gain_wanted = 1e-4;          // [share of the peak] good enough to stop looking
 constexpr float too_small = 1e-6F;            // [share of the peak] not worth a change
 
+/// Sums over bins after a swap: of the fullest rank, and of the fuller one of the two.
+struct swapped {
+  float peak = 0, pair = 0;
+};
+
+/// @tparam Bins  how many, if known when compiled; 0: `bins`
+template <std::uint32_t Bins>
+swapped swap_rows(const float* la, const float* lb, const float* sx, const float* sy,
+                  const float* rest, std::uint32_t bins) {
+  swapped sum;
+  for (std::uint32_t t = 0; t < (Bins == 0 ? bins : Bins); ++t) {
+    const float d = sx[t] - sy[t];
+    const float a = la[t] - d, b = lb[t] + d;
+    const float fuller = a > b ? a : b;
+    sum.pair += fuller;
+    sum.peak += rest[t] > fuller ? rest[t] : fuller;
+  }
+  return sum;
+}
+
 } // namespace
 
 double layer_balancer::peak_sum() const {
@@ -81,15 +101,11 @@ void layer_balancer::try_swaps(std::uint32_t a, double peak, improvement& best, 
           continue;
         if (holds(a, y))
           continue;
-        float after = 0, pair_after = 0;
-        for (std::uint32_t t = 0; t < bins_; ++t) {
-          const float d = sx[t] - sy[t];
-          const float fuller = std::max(la[t] - d, lb[t] + d);
-          pair_after += fuller;
-          after += std::max(rest[t], fuller);
-        }
-        const double gain = peak - after;
-        const double even = pair - pair_after;
+        const swapped to = bins_ == 1   ? swap_rows<1>(la, lb, sx, sy, rest, 1)
+                           : bins_ == 4 ? swap_rows<4>(la, lb, sx, sy, rest, 4)
+                                        : swap_rows<0>(la, lb, sx, sy, rest, bins_);
+        const double gain = peak - static_cast<double>(to.peak);
+        const double even = static_cast<double>(pair - to.pair);
         const improvement found{gain, y == none ? 1U : 2U, 2, {{{b, j, x}, {a, i, y}}}};
         if (found.beats(best) || (!best.beats(found) && even > best_even)) {
           best = found;
