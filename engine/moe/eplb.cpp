@@ -14,7 +14,7 @@ namespace di::engine {
 namespace {
 
 constexpr std::uint32_t layers_max = 4'096, ranks_max = 65'536, experts_max = 65'536;
-constexpr std::uint32_t rounds_from_nothing = 48, rounds_from_current = 64, rounds_of_shake = 12;
+constexpr std::uint32_t rounds_from_nothing = 40, rounds_from_current = 64, rounds_of_shake = 12;
 constexpr double layer_gain_min = 1e-3; // [share of the layer's peak] that a move must bring
 
 result<void> checked(const load_view& load, const eplb_shape& shape,

@@ -220,47 +220,65 @@ void layer_balancer::apply(const improvement& i) {
   }
 }
 
+/// The ranks with the fewest rows, as partners of a full one.
+void layer_balancer::find_lightest(std::size_t count) {
+  lightest_.resize(shape_.ranks);
+  std::iota(lightest_.begin(), lightest_.end(), 0U);
+  count = std::min<std::size_t>(count, shape_.ranks);
+  std::partial_sort(lightest_.begin(), lightest_.begin() + static_cast<std::ptrdiff_t>(count),
+                    lightest_.end(), [this](std::uint32_t a, std::uint32_t b) {
+                      return totals_[a] != totals_[b] ? totals_[a] < totals_[b] : a < b;
+                    });
+  lightest_.resize(count);
+}
+
+/// The best change of a slot on the fullest ranks of `bins` bins from `first` on.
+improvement layer_balancer::find_best(std::uint32_t first, std::uint32_t bins, double peak,
+                                      bool even_out) {
+  const bool large = held_.size() >= large_slots;
+  improvement best{0, 1, 0, {}};
+  double best_even = even_out ? peak * static_cast<double>(too_small) : peak * 2;
+  for (std::uint32_t i = 0; i < bins; ++i) {
+    const top& full = tops_[(first + i) % bins_];
+    const std::uint32_t a = full.ranks[0];
+    bool seen = full.rows[0] <= 0;
+    for (std::uint32_t u = 0; u < i; ++u)
+      seen = seen || tops_[(first + u) % bins_].ranks[0] == a;
+    if (seen)
+      continue;
+    try_swaps(a, peak, best, best_even);
+    // Free to move: swaps are tried first, as they are cheap to try. Else a copy costs one move,
+    // and a slot is not given up.
+    if (even_out && large && best.gain > peak * gain_wanted)
+      continue;
+    try_copies(a, peak, best);
+    if (even_out && (!large || best.gain <= peak * gain_wanted))
+      try_drops(a, peak, best);
+  }
+  return best;
+}
+
 void layer_balancer::improve(std::uint32_t rounds_max, std::uint32_t moves_max, double gain_min,
                              bool even_out, std::vector<improvement>* log) {
   const double mean =
       std::accumulate(totals_.begin(), totals_.end(), 0.0) / static_cast<double>(shape_.ranks);
-  lightest_.resize(shape_.ranks);
-  for (std::uint32_t round = 0; round < rounds_max; ++round) {
+  // With many slots a look costs more than what a slightly better change saves: one bin at a time.
+  const bool large = held_.size() >= large_slots;
+  const std::uint32_t at_once = large ? 1 : bins_;
+  std::uint32_t idle = 0; // rounds in a row without a change
+  for (std::uint32_t round = 0; round < rounds_max && idle * at_once < bins_; ++round) {
     const double peak = find_tops();
-    if (even_out && peak <= (held_.size() < large_slots ? 1 : even_enough) * mean)
+    if (even_out && peak <= (large ? even_enough : 1) * mean)
       return;
-    std::iota(lightest_.begin(), lightest_.end(), 0U);
-    const std::size_t light = std::min<std::size_t>(light_ranks_max, shape_.ranks);
-    const auto lighter = [this](std::uint32_t a, std::uint32_t b) {
-      return totals_[a] != totals_[b] ? totals_[a] < totals_[b] : a < b;
-    };
-    std::partial_sort(lightest_.begin(), lightest_.begin() + static_cast<std::ptrdiff_t>(light),
-                      lightest_.end(), lighter);
-    lightest_.resize(light);
-    improvement best{0, 1, 0, {}};
-    double best_even = even_out ? peak * too_small : peak * 2;
-    for (std::uint32_t t = 0; t < bins_; ++t) {
-      const std::uint32_t a = tops_[t].ranks[0];
-      bool seen = tops_[t].rows[0] <= 0;
-      for (std::uint32_t u = 0; u < t; ++u)
-        seen = seen || tops_[u].ranks[0] == a;
-      if (seen)
-        continue;
-      try_swaps(a, peak, best, best_even);
-      // Free to move: swaps are tried first, as they are cheap to try. Else a copy costs one move,
-      // and a slot is not given up.
-      const bool large = held_.size() >= large_slots;
-      if (even_out && large && best.gain > peak * gain_wanted)
-        continue;
-      try_copies(a, peak, best);
-      if (even_out && (!large || best.gain <= peak * gain_wanted))
-        try_drops(a, peak, best);
+    find_lightest(large && bins_ > 1 ? light_ranks_max / 2 : light_ranks_max);
+    const improvement best = find_best(round % bins_, at_once, peak, even_out);
+    const double least = std::max(gain_min * best.moves, peak * static_cast<double>(too_small));
+    const bool evens_out = even_out && best.gain >= 0 && best.count == 2;
+    if (best.count == 0 || best.moves > moves_max || (best.gain <= least && !evens_out)) {
+      ++idle;
+      continue;
     }
-    lightest_.resize(shape_.ranks);
-    if (best.count == 0 || best.moves > moves_max
-        || (best.gain <= std::max(gain_min * best.moves, peak * static_cast<double>(too_small))
-            && !(even_out && best.gain >= 0 && best.count == 2)))
-      return;
+    idle = 0;
     apply(best);
     moves_max -= best.moves;
     if (log)

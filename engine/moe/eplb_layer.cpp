@@ -62,7 +62,7 @@ std::uint32_t layer_balancer::most_wanted(std::uint32_t node) const {
   };
   if (bins_ == 1) {
     std::uint32_t best = none;
-    for (std::uint32_t e = 0; e < shape_.experts; ++e)
+    for (const std::uint32_t e : wanted_)
       if ((best == none || weights_[e] > weights_[best]
            || (weights_[e] == weights_[best] && copies_[e] < copies_[best]))
           && open(e))
@@ -74,7 +74,7 @@ std::uint32_t layer_balancer::most_wanted(std::uint32_t node) const {
   first_.assign(bins_, -1);
   second_.assign(bins_, -1);
   std::uint32_t heaviest = none;
-  for (std::uint32_t e = 0; e < shape_.experts; ++e) {
+  for (const std::uint32_t e : wanted_) {
     if (!open(e))
       continue;
     if (heaviest == none || weights_[e] > weights_[heaviest]
@@ -110,12 +110,38 @@ std::uint32_t layer_balancer::most_wanted(std::uint32_t node) const {
   return best;
 }
 
+/// Experts that may get one of `extra` copies: a copy goes to one with the most rows per copy in
+/// some bin, or in all of them together; each copy takes at most one expert from the top.
+void layer_balancer::find_wanted(std::uint32_t node, std::uint32_t extra) {
+  wanted_.clear();
+  for (std::uint32_t e = 0; e < shape_.experts; ++e)
+    if (node_of_expert_.empty() || node_of_expert_[e] == node)
+      wanted_.push_back(e);
+  if (wanted_.size() < std::size_t{extra} * 2 + 2)
+    return; // most of them
+  std::vector<std::uint32_t> all(wanted_), highest;
+  for (std::uint32_t t = 0; t <= bins_; ++t) {
+    const auto rows = [&](std::uint32_t e) {
+      return t == bins_ ? weights_[e] : shares_[std::size_t{e} * bins_ + t];
+    };
+    std::nth_element(all.begin(), all.begin() + extra, all.end(),
+                     [&](std::uint32_t a, std::uint32_t b) {
+                       return rows(a) != rows(b) ? rows(a) > rows(b) : a < b;
+                     });
+    highest.insert(highest.end(), all.begin(), all.begin() + extra + 1);
+  }
+  std::sort(highest.begin(), highest.end());
+  highest.erase(std::unique(highest.begin(), highest.end()), highest.end());
+  wanted_ = std::move(highest);
+}
+
 void layer_balancer::replicate_node(std::uint32_t node, std::uint32_t slots) {
   for (std::uint32_t e = 0; e < shape_.experts; ++e)
     if (node_of_expert_.empty() || node_of_expert_[e] == node) {
       set_copies(e, 1);
       --slots;
     }
+  find_wanted(node, slots);
   for (; slots > 0; --slots) {
     const std::uint32_t e = most_wanted(node);
     if (e == none)

@@ -88,12 +88,15 @@ private:
   std::uint32_t copies_max(std::uint32_t expert) const;
   void set_copies(std::uint32_t expert, std::uint32_t copies);
   std::uint32_t most_wanted(std::uint32_t node) const;
+  void find_wanted(std::uint32_t node, std::uint32_t extra);
   void replicate_node(std::uint32_t node, std::uint32_t slots);
   void place(std::uint32_t expert, std::vector<std::uint32_t>& by_load);
   void make_room(std::uint32_t expert, std::vector<std::uint32_t>& by_load);
   void put(std::uint32_t rank, std::uint32_t slot, std::uint32_t expert);
   void recount();
   double find_tops();
+  void find_lightest(std::size_t count);
+  improvement find_best(std::uint32_t first, std::uint32_t bins, double peak, bool even_out);
   void try_swaps(std::uint32_t a, double peak, improvement& best, double& best_even);
   void try_copies(std::uint32_t a, double peak, improvement& best);
   void try_copy(std::uint32_t y, std::uint32_t b, std::uint32_t slot, double peak,
@@ -117,7 +120,7 @@ private:
   std::vector<top> tops_;                      ///< [bins]
   mutable std::vector<std::uint32_t> highest_; ///< scratch of most_wanted()
   mutable std::vector<float> first_, second_;
-  std::vector<std::uint32_t> lightest_, order_;
+  std::vector<std::uint32_t> lightest_, order_, wanted_;
 };
 
 } // namespace di::engine
