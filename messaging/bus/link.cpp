@@ -301,6 +301,10 @@ link::event link::read_monitor(instant now) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
     case ZMQ_EVENT_DISCONNECTED:
+      // On one host a first handshake that did not end in time says that the host is busy: the
+      // connection is tried again within connect_grace.
+      if (!was_up_ && !over_tcp(who_.control_endpoint))
+        break;
       if (!lost_.load()) {
         const instant end =
             now + (over_tcp(who_.control_endpoint) ? options_.grace_tcp : options_.grace_ipc);

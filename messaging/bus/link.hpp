@@ -5,6 +5,7 @@
 //   state      event                          next       effect
 //   opening    handshake done                 up         hello goes first
 //   opening    connect_grace is over          lost       pending requests bounce
+//   opening    disconnected, on one host      opening    tried again
 //   opening    handshake refused              lost       pending requests bounce at once
 //   up         disconnected                   doubtful   grace begins
 //   doubtful   handshake done                 up         hello again
