@@ -147,7 +147,7 @@ TEST(topology, reads_how_steps_are_computed) {
   EXPECT_EQ(out.value->snapshot_bytes, 1U << 20);
   const auto plain = read_topology(good(), "t.yaml");
   ASSERT_TRUE(plain.value);
-  EXPECT_EQ(plain.value->step_time, nanoseconds{});
+  EXPECT_EQ(plain.value->step_time, std::chrono::milliseconds{100});
   EXPECT_EQ(plain.value->steps_in_flight, 2U);
   EXPECT_EQ(plain.value->prefill, proto::prefill_mode::full);
   EXPECT_EQ(plain.value->prefill_keep, 0U);
