@@ -3,10 +3,12 @@
 // once. Method: 1000 seeds of random routing, deaths, refusals, lost answers and new placements;
 // then a quiet time in which the layer must become complete.
 #include "engine/core/expert_call_core.hpp"
+#include "engine/moe/random_placement.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 
 namespace di::engine {
@@ -27,8 +29,14 @@ struct cluster {
     const std::vector<expert_layers> groups{{0, 2, experts}};
     const auto redundant = static_cast<std::uint32_t>(random() % 6);
     ++version;
-    return std::make_shared<const placement>(
-        placement::contiguous(groups, alive, redundant, epoch{version}, epoch{version}).value());
+    auto made = placement::contiguous(groups, alive, redundant, epoch{version}, epoch{version});
+    if (random() % 2) { // experts have moved
+      proto::placement_published m = made->published();
+      m.groups[0].expert_of_slot = random_placement(
+          groups[0], static_cast<std::uint32_t>(alive.size()), m.groups[0].slots, random());
+      made = placement::from(m);
+    }
+    return std::make_shared<const placement>(std::move(made).value());
   }
   bool is_alive(const placed_rank& r) const {
     return std::find(alive.begin(), alive.end(), r) != alive.end();
@@ -134,6 +142,39 @@ void run_seed(std::uint64_t seed) {
   ASSERT_TRUE(core.complete()) << core.open() << " open, " << core.parked() << " parked";
   for (const int n : answered)
     ASSERT_EQ(n, 1);
+}
+
+TEST(expert_calls, rows_go_round_the_holders_whatever_the_steps) {
+  for (std::uint64_t seed = 0; seed < 200 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    cluster c{seed};
+    const auto placed = c.place();
+    expert_call_core core{rank_id{static_cast<std::uint32_t>(seed % ranks)}, {}};
+    core.install(placed);
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> rows; // expert, rank
+    for (int step = 0; step < 20; ++step) {
+      std::vector<std::int32_t> routed; // one expert per row, some far more than others
+      for (std::size_t row = 1 + c.random() % 9; row > 0; --row)
+        routed.push_back(static_cast<std::int32_t>(c.random() % (1 + c.random() % experts)));
+      ASSERT_TRUE(
+          core.begin({layer_id{1}, static_cast<std::uint32_t>(routed.size()), 1, routed, 1}));
+      for (const expert_call* call : core.take_unsent({}))
+        for (const call_entry& e : call->entries)
+          ++rows[{e.expert, call->holder.rank.v}];
+      core.abandon();
+    }
+    for (std::uint32_t e = 0; e < experts; ++e) {
+      const auto holders = placed->holders(layer_id{1}, e);
+      if (holders.size() == ranks)
+        continue; // callers serve themselves
+      std::uint32_t least = ~0U, most = 0;
+      for (const std::uint32_t h : holders) {
+        least = std::min(least, rows[{e, h}]);
+        most = std::max(most, rows[{e, h}]);
+      }
+      ASSERT_LE(most - least, 1U) << "expert " << e;
+    }
+  }
 }
 
 TEST(expert_calls, every_row_is_answered_exactly_once) {
