@@ -53,7 +53,8 @@ std::span<const draft_wish> rank_core::draft_wishes(instant now) {
     const sequence* s = live(i);
     if (!s)
       continue;
-    const bool drafts = !i.prefill && s->remaining() == 1 && drafts_room(*s) > 0;
+    // A prompt of one token has no row yet that draft layers could look at.
+    const bool drafts = !i.prefill && s->computed > 0 && s->remaining() == 1 && drafts_room(*s) > 0;
     if (drafts)
       wishes_.push_back({s->key, s->token(s->computed)});
     (!drafts                                          ? others

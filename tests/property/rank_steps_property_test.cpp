@@ -270,8 +270,10 @@ private:
       return;
     drafting_ = true;
     std::vector<std::uint64_t> rows;
-    for (const engine::draft_wish& w : wishes)
+    for (const engine::draft_wish& w : wishes) {
+      EXPECT_GT(kv_.rows(w.sequence), 0U);
       rows.push_back(row_after(kv_.row(w.sequence), w.next));
+    }
     if (random_() % 4 == 0)
       core_.finish(now_, out_); // its experts took their time
     mail();

@@ -126,6 +126,7 @@ public:
   std::uint64_t row(engine::sequence_key key) const {
     return rows_.at(key).empty() ? 0 : rows_.at(key).back();
   }
+  std::size_t rows(engine::sequence_key key) const { return rows_.at(key).size(); }
   std::set<engine::sequence_key> open_keys() const {
     std::set<engine::sequence_key> keys;
     for (const auto& [key, rows] : rows_)

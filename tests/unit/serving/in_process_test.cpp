@@ -77,6 +77,7 @@ std::string mixed_prompts() {
        {"temperature", 0},
        {"logprobs", 0},
        {"ignore_eos", true}});
+  add({{"id", "one"}, {"prompt_ids", {7}}, {"max_tokens", 9}, {"seed", 3}, {"ignore_eos", true}});
   return lines;
 }
 
@@ -95,7 +96,7 @@ TEST(serving, answers_the_same_bytes_at_any_rank_count) {
                                   << " lines";
     EXPECT_EQ(outcome.finished->failed, 0U);
     const auto got = answers(outcome);
-    ASSERT_EQ(got.size(), 6U);
+    ASSERT_EQ(got.size(), 7U);
     EXPECT_EQ(got[0]["finish_reason"], "stop");
     EXPECT_EQ(got[0]["text"], "Hello! How can I help you?");
     EXPECT_EQ(got[1]["text"], "12 + 30 = 42");
@@ -115,7 +116,7 @@ TEST(serving, answers_the_same_bytes_at_any_rank_count) {
 TEST(serving, answers_the_same_bytes_with_drafts) {
   const std::string prompts = mixed_prompts();
   const auto plain = answers(run_batch(demo(), prompts, {}));
-  ASSERT_EQ(plain.size(), 6U);
+  ASSERT_EQ(plain.size(), 7U);
   for (const char* speculation : {"fixed:5", "fixed:2", "varlen"})
     for (const std::uint32_t ranks : {1U, 3U}) {
       SCOPED_TRACE(fmt::format("{} at {} ranks", speculation, ranks));
