@@ -21,7 +21,9 @@
 
 namespace {
 
-using namespace di::engine;
+using di::engine::balance_of, di::engine::eplb_limits, di::engine::eplb_plan,
+    di::engine::eplb_shape, di::engine::load_view, di::engine::plan_experts,
+    di::engine::plan_experts_published, di::engine::rank_balance;
 
 double cpu_seconds() {
   std::timespec t{};
