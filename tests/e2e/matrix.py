@@ -183,6 +183,22 @@ def counters(text):
     return {k: int(v) if v == int(v) else v for k, v in sorted(total.items())}
 
 
+# Counters that must have moved where something is on, or the cell shows nothing; and counters that never may.
+AT_WORK = {
+    ("speculation", "fixed:5"): "rank_drafts_accepted", ("speculation", "varlen"): "rank_drafts_accepted",
+    ("rebalance", "forced"): "rebalancer_moves", ("room", "tight"): "rank_preemptions",
+}
+NEVER = ("rank_draft_passes_failed", "rank_steps_failed", "rank_answers_malformed", "rank_attempts_refused", "rank_requests_refused", "expert_shard_calls_failed",
+         "rebalancer_plans_failed", "rebalancer_loads_refused", "scheduler_requests_refused", "supervisor_restarts", "membership_members_lost")
+
+
+def idle(cell, counted):
+    """Problems of a run whose features did not do what they are there for, or failed where nobody saw it."""
+    found = [{"at": f"{axis}={value} did nothing", "got": f"{name} is {counted.get(name, 0)}"} for (axis, value), name in AT_WORK.items()
+             if cell.get(axis) == value and not counted.get(name) and not (cell["ep"] == "1" and axis == "rebalance")]
+    return found + [{"at": "counter", "got": f"{name} is {counted[name]}"} for name in NEVER if counted.get(name)]
+
+
 def brief(facts):
     return " ".join(f"{k}={v}" for k, v in {**facts, **facts["counters"]}.items() if k != "counters" and not k.startswith(("shell", "topic", "journal", "gateway")))
 
@@ -247,6 +263,7 @@ def run_matrix(options, chosen, report, save):
             asked = noisy if cell["prefix"] == "exact" else served
             got, facts, problems = answer_all(options.dilaunch, topology, sets, asked, options.limit)
             wrong = compare(lines, want, got)
+            problems += idle(cell, facts["counters"])
             good = good and not wrong and not problems
             report["cells"].append({**cell, "requests": len(lines), "answers": len(got), "different": len(wrong), **facts, "problems": problems[:10], "first_differences": wrong[:3]})
             say(f"{name}: {len(got)} answers, {len(wrong)} differ, {brief(facts)}{', ' + str(problems[:2]) if problems else ''}")
@@ -279,6 +296,9 @@ def self_test():
         found = compare(lines, want, broken)
         assert [f["at"] for f in found] == [at], (at, found)
     assert [f["at"] for f in compare(lines, want, copy() + [{"id": "c"}])] == ["nobody asked"]
+    busy = {"rank_drafts_accepted": 5, "rebalancer_moves": 2}
+    cell = {"ep": "4", "speculation": "varlen", "prefix": "off", "rebalance": "forced"}
+    assert idle(cell, busy) == [] and len(idle(cell, {})) == 2 and len(idle(cell, {**busy, "rank_steps_failed": 1})) == 1
     assert len(cells("")) == 60 and len(cells("ep=1,4 rebalance=off")) == 12
     assert [redundant_experts(32, n) for n in (1, 4, 7, 16, 64)] == [0, 4, 3, 16, 32]
 
