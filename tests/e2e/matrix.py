@@ -186,16 +186,17 @@ def counters(text):
 # Counters that must have moved where something is on, or the cell shows nothing; and counters that never may.
 AT_WORK = {
     ("speculation", "fixed:5"): "rank_drafts_accepted", ("speculation", "varlen"): "rank_drafts_accepted",
-    ("rebalance", "forced"): "rebalancer_moves", ("room", "tight"): "rank_preemptions",
+    ("prefix", "exact"): "rank_prefix_tokens", ("rebalance", "forced"): "rebalancer_moves", ("room", "tight"): "rank_preemptions",
 }
 NEVER = ("rank_draft_passes_failed", "rank_steps_failed", "rank_answers_malformed", "rank_attempts_refused", "rank_requests_refused", "expert_shard_calls_failed",
          "rebalancer_plans_failed", "rebalancer_loads_refused", "scheduler_requests_refused", "supervisor_restarts", "membership_members_lost")
 
 
-def idle(cell, counted):
-    """Problems of a run whose features did not do what they are there for, or failed where nobody saw it."""
+def idle(cell, counted, but=()):
+    """Problems of a run whose features did not do what they are there for, or failed where nobody saw it.
+    @param but  axes that may have had no occasion"""
     found = [{"at": f"{axis}={value} did nothing", "got": f"{name} is {counted.get(name, 0)}"} for (axis, value), name in AT_WORK.items()
-             if cell.get(axis) == value and not counted.get(name) and not (cell["ep"] == "1" and axis == "rebalance")]
+             if cell.get(axis) == value and not counted.get(name) and axis not in but and not (cell["ep"] == "1" and axis == "rebalance")]
     return found + [{"at": "counter", "got": f"{name} is {counted[name]}"} for name in NEVER if counted.get(name)]
 
 
@@ -214,7 +215,8 @@ def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
                 problems.append({"at": f"exit code {code}", "got": last, "stderr": run.err.decode()[-3000:]})
         except subprocess.TimeoutExpired as late:
             out, err = (late.output or b"").decode(), (late.stderr or b"").decode()
-            problems.append({"at": f"not done after {seconds} s", "got": f"{out.count(chr(10))} of {len(lines)} answers", "stderr": err[-3000:],
+            loud = [line for line in err.splitlines() if " warn " in line or " error " in line or "peer_lost" in line]
+            problems.append({"at": f"not done after {seconds} s", "got": f"{out.count(chr(10))} of {len(lines)} answers", "stderr": loud[:20] + err.splitlines()[-5:],
                              "processes": {name: Path(f"/proc/{pid}/wchan").read_text() for name, pid in run.processes().items()}})
             run.p.kill()
             run.p.communicate()
