@@ -201,7 +201,13 @@ def idle(cell, counted, but=()):
 
 
 def brief(facts):
-    return " ".join(f"{k}={v}" for k, v in {**facts, **facts["counters"]}.items() if k != "counters" and not k.startswith(("shell", "topic", "journal", "gateway")))
+    return " ".join(f"{k}={v}" for k, v in {**facts, **facts["counters"]}.items() if k != "counters" and not k.startswith(("bus", "shell", "topic", "journal", "gateway")))
+
+
+def window_of(cell):
+    """Options of dilaunch: a prefix is found by those that come once another request has left it, and many ranks take 200 requests at once."""
+    ranks = int(cell["ep"])
+    return ("--window", str(ranks * 3 // 4)) if cell["prefix"] == "exact" and ranks > 7 else ()
 
 
 def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
@@ -234,6 +240,10 @@ def answer_all(dilaunch, topology, sets, lines, seconds, args=()):
     return answers, {**facts, "counters": counted}, problems
 
 
+def fine(cell):
+    return cell.get("different") == 0 and not cell["problems"]
+
+
 def run_matrix(options, chosen, report, save):
     make = lambda fields: workload.make(options.requests, options.seed, options.model, options.longest, fields, options.growing)
     lines = make(())
@@ -244,7 +254,8 @@ def run_matrix(options, chosen, report, save):
     alone = {"ep": "1", "speculation": "off", "prefix": "off", "rebalance": "off"}
     topology, sets = topology_of(alone, options.model)
     want, facts, problems = answer_all(options.dilaunch, topology, sets, lines, options.limit, ("--window", "1"))
-    report.update(requests=len(lines), request_fields=fields, reference={**facts, "problems": problems}, cells=[])
+    same = options.before if all(options.before.get(k) == v for k, v in {**report, "requests": len(lines)}.items() if k != "date") else {}
+    report.update(requests=len(lines), request_fields=fields, reference={**facts, "problems": problems}, cells=[c for c in same.get("cells", ()) if fine(c)])
     say(f"reference: {len(want)} answers, {facts['tokens']} tokens, {facts['wall_s']} s{', PROBLEMS' if problems else ''}")
     failed = [a for a in want if "error" in a]
     if problems or len(want) != len(lines) or failed:
@@ -256,6 +267,8 @@ def run_matrix(options, chosen, report, save):
     good = True
     for cell in chosen:
         name = " ".join(f"{k}={v}" for k, v in cell.items())
+        if any(cell.items() <= c.items() for c in report["cells"]):
+            continue
         if why := unsupported(options.dilaunch, cell, options.model, options.set):
             report["cells"].append({**cell, "skipped": why})
             say(f"{name}: skipped: {why}")
@@ -263,7 +276,7 @@ def run_matrix(options, chosen, report, save):
             topology, sets = topology_of(cell, options.model, options.set)
             sets = with_room(options.dilaunch, cell, topology, sets)
             asked = noisy if cell["prefix"] == "exact" else served
-            got, facts, problems = answer_all(options.dilaunch, topology, sets, asked, options.limit)
+            got, facts, problems = answer_all(options.dilaunch, topology, sets, asked, options.limit, window_of(cell))
             wrong = compare(lines, want, got)
             problems += idle(cell, facts["counters"])
             good = good and not wrong and not problems
@@ -323,6 +336,7 @@ def main():
     parser.add_argument("--limit", type=float, default=300, help="seconds for one run")
     parser.add_argument("--commit", default="", help="of the build; default: of this folder")
     parser.add_argument("--output", default="", help="file for the report")
+    parser.add_argument("--resume", action="store_true", help="keep the good cells of --output if it is of the same commit, seed and model")
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     parser.add_argument("--corrupt", action="store_true", help="change one token of the reference: must fail")
     parser.add_argument("--self-test", action="store_true")
@@ -332,6 +346,7 @@ def main():
         options.corrupt, options.requests, options.cells, options.longest = True, 12, "ep=1,2 speculation=off prefix=off rebalance=off", 200
     report = {"matrix": "dilaunch run", "commit": options.commit or commit_of(ROOT), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seed": options.seed,
               "model": os.path.basename(options.model), "cores": os.cpu_count(), "set": options.set}
+    options.before = json.loads(Path(options.output).read_text()) if options.resume and os.path.exists(options.output) else {}
     began = time.monotonic()
 
     def save():
