@@ -84,8 +84,7 @@ def topology_of(cell, model, more=()):
             f"roles.decode.redundant_experts={redundant_experts(experts, ranks)}", "cluster.start_timeout=200s", "log.counters=true"]
     for axis, key in KEYS.items():
         value = FORCED if cell[axis] == "forced" else cell[axis]
-        if axis != "rebalance" or value != "off":
-            sets.append(f"{key}={value}")
+        sets.append(f"{key}={value}")
     return f"{ROOT}/launch/topologies/{name}.yaml", sets + list(more)
 
 
