@@ -99,7 +99,7 @@ const key_row rows[] = {
   {"roles.decode.max_sequences", key_kind::integer, "32", "Sequences that one rank runs at the same time.",
    [](t_& t, i_, s_ v) { t.max_sequences = v.u32(); }, 1, 4096, "", false, "max_seqs_per_rank|max_num_seqs|batch"},
   {"roles.decode.step_rows", key_kind::integer, "128", "Rows (decode and prefill together) of one step.",
-   [](t_& t, i_, s_ v) { t.step_rows = v.u32(); }, 1, 65536, "", false, "max_num_batched_tokens"},
+   [](t_& t, i_, s_ v) { t.step_rows = v.u32(); }, 2, 65536, "", false, "max_num_batched_tokens"},
   {"roles.decode.prefill_rows", key_kind::integer, "64", "Rows of one prefill chunk.",
    [](t_& t, i_, s_ v) { t.prefill_rows = v.u32(); }, 1, 65536, "", false, "chunk|prefill_chunk"},
   {"roles.decode.speculation", key_kind::text, "off", "Drafting ahead: off, fixed:N (verify N drafts in every step, 1 to the model's block) or varlen (as many as pay, none included). Tokens do not depend on it. A request may choose for itself.",

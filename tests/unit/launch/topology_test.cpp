@@ -193,7 +193,7 @@ TEST(topology, refuses_an_ep_that_differs_from_the_ranks) {
 
 TEST(topology, refuses_numbers_out_of_range_with_the_range) {
   EXPECT_EQ(errors(good("roles: {decode: {step_rows: 0, threads: 1.5}}\n")),
-            "t.yaml:5:29: roles.decode.step_rows: 0 is outside 1 to 65536\n"
+            "t.yaml:5:29: roles.decode.step_rows: 0 is outside 2 to 65536\n"
             "t.yaml:5:41: roles.decode.threads: \"1.5\" is no whole number");
   EXPECT_EQ(errors(good("kv: {room: 1KiB}\n")),
             "t.yaml:5:12: kv.room: 1KiB is outside 64KiB to 9223372036854775807B");
