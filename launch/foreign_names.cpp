@@ -194,8 +194,7 @@ private:
     } else if (name == "OVERRIDE_NUM_EXTRA_EXPERTS") {
       if (const auto n = number(name, 65536))
         set(name, key, std::to_string(*n));
-    } else if (name == "EXPERT_COUNT_WINDOW_SIZE"
-               || name == "EXPERT_REARRANGEMENT_STEP_INTERVAL") {
+    } else if (name == "EXPERT_COUNT_WINDOW_SIZE" || name == "EXPERT_REARRANGEMENT_STEP_INTERVAL") {
       if (const auto n = number(name, 1'000'000); n && *n > 0)
         set(name, key, std::to_string(*n));
     } else if (name == "BATCH_INVARIANT") {

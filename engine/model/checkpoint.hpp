@@ -58,8 +58,8 @@ public:
   std::span<const named_tensor> tensors() const noexcept { return tensors_; } ///< by name
   /// Whether bytes lie in one of the mapped shards.
   bool is_mapped(const void* data, std::size_t size) const noexcept;
-  std::span<const std::string> files() const noexcept { return files_; }      ///< shard names
-  std::uint64_t data_bytes() const noexcept { return data_bytes_; } ///< [bytes] of all tensors
+  std::span<const std::string> files() const noexcept { return files_; } ///< shard names
+  std::uint64_t data_bytes() const noexcept { return data_bytes_; }      ///< [bytes] of all tensors
 
   /// Oddities that are no defects: unknown config keys, a total_size that does not add up.
   std::span<const std::string> notes() const noexcept { return notes_; }
