@@ -177,7 +177,8 @@ result<void> rebalancer_core::on(const proto::expert_load& m, instant, outbox& o
     }
     out.count("di_rebalancer_loads_total");
   }
-  p.steps += m.steps;
+  if (whole || options_.policy.mode == rebalance_mode::forced)
+    p.steps += m.steps;
   return p.steps >= options_.policy.interval_steps ? look(out) : result<void>{};
 }
 
