@@ -89,7 +89,7 @@ private:
   proto::expert_batch batch_of(const engine::expert_call& call) const;
   void draw(instant now);
   void trace_drawn(std::int64_t drawing_ns);
-  result<void> feed_drafts();
+  void feed_drafts(outbox& out);
   const engine::expert_demand& demand() const;
   result<engine::step_state> resume();
   void settle(instant now, outbox& out);

@@ -59,8 +59,9 @@ std::uint32_t rank_kv::advanced(engine::sequence_key key, std::uint32_t settled,
   return static_cast<std::uint32_t>(e.state->length());
 }
 
-void rank_kv::ending(engine::sequence_key key, std::uint32_t settled) {
-  advanced(key, settled, settled);
+void rank_kv::ending(engine::sequence_key key, std::uint32_t settled, bool computing) {
+  entry& e = states_.at(key);
+  cache_.ending(e.session, *e.state, settled, computing);
 }
 
 std::uint32_t rank_kv::chunk_end(engine::sequence_key key, std::uint32_t position) const {

@@ -28,7 +28,7 @@ public:
   void close(engine::sequence_key key) override;
   std::uint32_t advanced(engine::sequence_key key, std::uint32_t settled,
                          std::uint32_t rows) override;
-  void ending(engine::sequence_key key, std::uint32_t settled) override;
+  void ending(engine::sequence_key key, std::uint32_t settled, bool computing) override;
   std::uint32_t chunk_end(engine::sequence_key key, std::uint32_t position) const override;
   bool fork(engine::sequence_key from, engine::sequence_key to, std::uint32_t tokens) override;
   engine::kv_prefix prefix(engine::sequence_key key) const override;

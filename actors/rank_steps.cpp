@@ -161,8 +161,7 @@ rank_actor::next_state rank_actor::end_step(outbox& out) {
   const instant now = real_env().now();
   settle(now, out); // of the step before, if it had no time until now
   draw(now);
-  if (auto fed = feed_drafts(); !fed)
-    drafts_failed(fed.error(), out);
+  feed_drafts(out);
   core_.keep();
   if (parts_.options.steps_in_flight > 1 && waited_)
     return begin_step(now, out);
@@ -182,9 +181,9 @@ result<step_state> rank_actor::resume() {
 }
 
 /// The rows that stay become what the draft layers see; of a long chunk, what their window reaches.
-result<void> rank_actor::feed_drafts() {
+void rank_actor::feed_drafts(outbox& out) {
   if (!parts_.drafts)
-    return {};
+    return;
   std::vector<engine::draft_feed> feeds;
   const engine::step_plan& plan = core_.launched();
   for (std::size_t i = 0; i < plan.segments.size(); ++i) {
@@ -205,7 +204,10 @@ result<void> rank_actor::feed_drafts() {
                      static_cast<std::int64_t>(plan.segments[i].first_position + skipped + from),
                      taps.subspan(from * width, (rows - from) * width)});
   }
-  return feeds.empty() ? result<void>{} : parts_.drafts->feed(feeds);
+  if (feeds.empty())
+    return;
+  if (auto fed = parts_.drafts->feed(feeds); !fed)
+    drafts_failed(fed.error(), out);
 }
 
 /// Tokens of the computed step: all that the next launch must know.
@@ -272,6 +274,7 @@ void rank_actor::give_up(const error& why, outbox& out) {
   if (phase_ != phase::drafts)
     return fail_step(why, out);
   drafts_failed(why, out);
+  drafts_failed_ = true;
   core_.end_drafts();
   phase_ = phase::idle;
   settle(real_env().now(), out);
@@ -279,11 +282,10 @@ void rank_actor::give_up(const error& why, outbox& out) {
   wake(out);
 }
 
-/// Nothing depends on drafts: the next step goes without.
+/// Nothing depends on drafts: who was not fed goes without.
 void rank_actor::drafts_failed(const error& why, outbox& out) {
   out.count("di_rank_draft_passes_failed_total");
   log::warn("drafts_failed", {{"rank", parts_.options.rank.v}, {"reason", why.render()}});
-  drafts_failed_ = true;
 }
 
 /// Gives the open calls up; rows that the own shard may still read stay until it has let go.

@@ -47,15 +47,19 @@ public:
   virtual void truncate(sequence_key key, std::uint32_t tokens) = 0;
   /// Forgets a sequence and frees its room. @pre open, and no step computes it
   virtual void close(sequence_key key) = 0;
-  /// After a step: its rows below `settled` are those of tokens
-  /// that nothing takes back, and may be cached.
+  /// After a step: its rows below `settled` are those of tokens that nothing takes back, and may be
+  /// cached. @pre no step computes it
   /// @return [rows] that it has now; fewer if some must be run again
   virtual std::uint32_t advanced(sequence_key key, std::uint32_t settled, std::uint32_t rows) {
     (void)key, (void)settled;
     return rows;
   }
-  /// It ends; a step may still compute it. As advanced(), but nothing is run again.
-  virtual void ending(sequence_key, std::uint32_t settled) { (void)settled; }
+  /// It ends. As advanced(), but nothing is run again.
+  /// @param computing  a step or draft pass that is out has rows of it: only what those do not
+  ///                   touch may be cached
+  virtual void ending(sequence_key, std::uint32_t settled, bool computing) {
+    (void)settled, (void)computing;
+  }
   /// A step's rows from `position` on should end there at the latest.
   virtual std::uint32_t chunk_end(sequence_key, std::uint32_t) const { return ~0U; }
   /// Begins `to` as a copy of the first `tokens` rows of `from`.

@@ -202,9 +202,10 @@ void rank_core::end(sequence& s, proto::choice_end how, instant now) {
   DI_CHECK(s.state != phase::ended);
   if (s.state == phase::running) {
     std::erase(running_, s.key);
+    const bool computing = s.in_step > 0 || s.drafting;
     if (s.fresh.empty() && how.reason != proto::finish_reason::error)
-      kv_->ending(s.key, std::min(s.computed, s.known()));
-    if (s.in_step > 0 || s.drafting)
+      kv_->ending(s.key, std::min(s.computed, s.known()), computing);
+    if (computing)
       closing_.push_back(s.key);
     else
       kv_->close(s.key);

@@ -39,6 +39,7 @@ namespace di::engine {
 ///   launch()  nothing is out: rows and positions as they are now, pages taken, the newest
 ///             preempted where they do not suffice
 ///   draw()    logits become tokens; rows of wrong guesses are given back
+///   keep()    rows that stay may be cached and copied
 ///   finish()  end checks, commits, report. Depth 2: after the next launch()
 ///
 /// What was planned for a sequence counts only for the life (generation) it was planned in. A
@@ -91,9 +92,9 @@ public:
                     std::span<const float> confidences);
   /// The draft pass is given up.
   void end_drafts();
-  /// Whether any running sequence, or this one, feeds draft layers.
   /// Whose sequence it is; none if it is gone.
   request_id request_of(sequence_key key) const;
+  /// Whether any running sequence, or this one, feeds draft layers.
   bool wants_taps() const;
   bool wants_taps(sequence_key key) const;
   /// Measured times of the step that was drawn last, and of the last draft pass.

@@ -44,7 +44,7 @@ private:
   std::int64_t rows_of(const draft_feed& f) const noexcept {
     return static_cast<std::int64_t>(f.taps.size()) / tap_width();
   }
-  result<void> check(std::span<const draft_feed> rows) const;
+  result<void> check(std::span<const draft_feed> rows, std::size_t i) const;
   void gather(std::span<const draft_feed> rows);
   result<void> write_rings();
   result<void> admit(std::span<const draft_segment> segments) const;
@@ -61,6 +61,7 @@ private:
     sequence_state* sequence = nullptr;
     std::int64_t first_position = 0, rows = 0;
   };
+  std::vector<draft_feed> good_; ///< scratch of feed()
   std::vector<fed_rows> fed_;
   std::int64_t fed_count_ = 0;
   buffer<std::int32_t> fed_positions_; ///< [rows fed]
@@ -83,21 +84,20 @@ private:
   buffer<bf16> normed_, y_;      ///< [rows, hidden]
 };
 
-result<void> cpu_draft_runner::check(std::span<const draft_feed> rows) const {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const draft_feed& f = rows[i];
-    if (f.sequence == nullptr || f.taps.size() % static_cast<std::size_t>(tap_width()) != 0)
-      return fail(ec::bad_argument, "draft feed {}: {} values are no rows of {}", i, f.taps.size(),
-                  tap_width());
-    for (std::size_t j = 0; j < i; ++j)
-      if (rows[j].sequence == f.sequence)
-        return fail(ec::bad_argument, "draft feeds {} and {} are of the same sequence", j, i);
-    const std::int64_t end = f.first_position + rows_of(f);
-    if (f.first_position < f.sequence->draft_end() || end > f.sequence->length())
-      return fail(ec::bad_argument,
-                  "draft feed {}: rows [{}, {}) do not follow {} and end at or before {}", i,
-                  f.first_position, end, f.sequence->draft_end(), f.sequence->length());
-  }
+/// Whether feed i makes sense.
+result<void> cpu_draft_runner::check(std::span<const draft_feed> rows, std::size_t i) const {
+  const draft_feed& f = rows[i];
+  if (f.sequence == nullptr || f.taps.size() % static_cast<std::size_t>(tap_width()) != 0)
+    return fail(ec::bad_argument, "draft feed {}: {} values are no rows of {}", i, f.taps.size(),
+                tap_width());
+  for (std::size_t j = 0; j < i; ++j)
+    if (rows[j].sequence == f.sequence)
+      return fail(ec::bad_argument, "draft feeds {} and {} are of the same sequence", j, i);
+  const std::int64_t end = f.first_position + rows_of(f);
+  if (f.first_position < f.sequence->draft_end() || end > f.sequence->length())
+    return fail(ec::bad_argument,
+                "draft feed {}: rows [{}, {}) do not follow {} and end at or before {}", i,
+                f.first_position, end, f.sequence->draft_end(), f.sequence->length());
   return {};
 }
 
@@ -166,15 +166,21 @@ result<void> cpu_draft_runner::write_rings() {
 }
 
 result<void> cpu_draft_runner::feed(std::span<const draft_feed> rows) {
-  DI_TRY_VOID(check(rows));
-  gather(rows);
+  result<void> all;
+  good_.clear();
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (auto fine = check(rows, i); fine)
+      good_.push_back(rows[i]);
+    else if (all)
+      all = std::move(fine);
+  gather(good_);
   if (fed_count_ == 0)
-    return {};
+    return all;
   DI_TRY_VOID(write_rings());
   for (const fed_rows& f : fed_)
     if (f.rows > 0)
       f.sequence->draft_fed(f.first_position, f.first_position + f.rows);
-  return {};
+  return all;
 }
 
 result<void> cpu_draft_runner::admit(std::span<const draft_segment> segments) const {

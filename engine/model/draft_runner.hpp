@@ -48,8 +48,9 @@ public:
 
   /// Appends accepted rows of any number of sequences to their draft rings. A gap behind
   /// draft_end() is allowed (prefix hits, rows without taps): the pass then sees nothing before it.
-  /// @errors bad_argument (rows behind the sequence's end, or before draft_end(); a size that is no
-  ///         whole number of rows); rings are unchanged
+  /// @errors bad_argument: rows behind the sequence's end, or before draft_end(); a size that is no
+  ///         whole number of rows. Names the first such feed; these are left out, their rings are
+  ///         unchanged, all the others are fed
   virtual result<void> feed(std::span<const draft_feed> rows) = 0;
 
   /// Begins a pass: block() rows per segment.

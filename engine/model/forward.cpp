@@ -233,6 +233,8 @@ result<step_state> cpu_forward::start(std::span<const step_segment> segments) {
                   : *std::max_element(spec_.dspark_target_layer_ids.begin(),
                                       spec_.dspark_target_layer_ids.end());
   attention_.begin(step_);
+  for (const segment_rows& segment : step_.segments)
+    segment.sequence->begin_rows(segment.rows);
   layer_ = 0;
   return run_to_experts();
 }

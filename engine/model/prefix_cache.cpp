@@ -123,13 +123,31 @@ result<void> prefix_cache::finish_rebuild(prefix_session& session, sequence_stat
 
 result<void> prefix_cache::advanced(prefix_session& session, sequence_state& sequence,
                                     std::int64_t settled) {
-  if (session.request.prefix == proto::prefix_mode::off || sequence.layout().sources.empty())
+  if (!caches(session, sequence))
     return {};
+  publish(session, sequence, settled);
+  take_snapshot(session, sequence, settled);
+  return finish_rebuild(session, sequence);
+}
+
+void prefix_cache::ending(prefix_session& session, const sequence_state& sequence,
+                          std::int64_t settled, bool computing) {
+  if (!caches(session, sequence))
+    return;
+  publish(session, sequence, settled);
+  if (!computing)
+    take_snapshot(session, sequence, settled);
+}
+
+bool prefix_cache::caches(const prefix_session& session, const sequence_state& sequence) const {
+  return session.request.prefix != proto::prefix_mode::off && !sequence.layout().sources.empty();
+}
+
+void prefix_cache::publish(prefix_session& session, const sequence_state& sequence,
+                           std::int64_t settled) {
   DI_CHECK(settled <= sequence.length());
   index_.publish(session.cursor, sequence.tokens().first(static_cast<std::size_t>(settled)),
                  sequence.pages(), key_of(session));
-  take_snapshot(session, sequence, settled);
-  return finish_rebuild(session, sequence);
 }
 
 /// Where two prompts part, at the prompt's last page boundary that later prompts can hit, and at

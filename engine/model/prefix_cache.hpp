@@ -60,7 +60,13 @@ public:
   /// After a step: publishes full pages of settled tokens, takes a snapshot where one is worth it.
   /// @param settled  [tokens] <= sequence.length() that nothing takes back any more
   /// @errors         ec::internal
+  /// @pre            no step computes the sequence
   result<void> advanced(prefix_session& session, sequence_state& sequence, std::int64_t settled);
+
+  /// The sequence ends: as advanced(), but nothing is run again.
+  /// @param computing  a step has rows of it: its windows are in motion, only pages are taken
+  void ending(prefix_session& session, const sequence_state& sequence, std::int64_t settled,
+              bool computing);
 
   prefix_index& index() noexcept { return index_; }
   const prefix_index& index() const noexcept { return index_; }
@@ -73,6 +79,8 @@ private:
                      std::span<const token_id> tokens, const prefix_match& match,
                      std::int64_t decoder);
   result<void> finish_rebuild(prefix_session& session, sequence_state& sequence);
+  bool caches(const prefix_session& session, const sequence_state& sequence) const;
+  void publish(prefix_session& session, const sequence_state& sequence, std::int64_t settled);
   void take_snapshot(prefix_session& session, const sequence_state& sequence, std::int64_t settled);
 
   prefill_rules rules_;

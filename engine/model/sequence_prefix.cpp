@@ -89,7 +89,7 @@ void sequence_state::restore(const window_snapshot& snapshot) {
 result<void> sequence_state::rebase(const sequence_floors& floors) {
   const std::int64_t hit = length();
   if (hit % page_tokens != 0 || floors.write != hit || floors.encoder < 0 || floors.encoder > hit
-      || floors.ramp)
+      || floors.ramp || open_rows_ > 0)
     return fail(ec::bad_argument, "cannot start again behind {} tokens from {}, write floor {}",
                 hit, floors.encoder, floors.write);
   floors_ = floors;
@@ -100,6 +100,9 @@ result<void> sequence_state::rebase(const sequence_floors& floors) {
 }
 
 result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_kind kind) const {
+  if (open_rows_ > 0)
+    return fail(ec::bad_argument, "no windows at {}: a step is writing {} rows from {} on", length,
+                open_rows_, this->length());
   if (length <= 0 || length % page_tokens != 0 || length > this->length()
       || length < longest_ - layout_.verify_rows || length < adopted_)
     return fail(ec::bad_argument, "no windows at {} any more: the sequence is at {}", length,
@@ -133,6 +136,7 @@ result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_k
 }
 
 std::unique_ptr<sequence_state> sequence_state::fork() const {
+  DI_CHECK(open_rows_ == 0);
   auto copy = std::make_unique<sequence_state>(layout_, pool_);
   copy->floors_ = floors_;
   copy->adopted_ = adopted_;

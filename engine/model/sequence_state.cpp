@@ -137,6 +137,7 @@ result<void> sequence_state::truncate(std::int64_t length) {
     adopted_ = 0;
     floors_ = {};
   }
+  open_rows_ = 0;
   tokens_.resize(static_cast<std::size_t>(length));
   draft_end_ = std::min(draft_end_, length);
   draft_gap_ = std::min(draft_gap_, draft_end_);
@@ -147,6 +148,7 @@ result<void> sequence_state::truncate(std::int64_t length) {
 }
 
 void sequence_state::commit(std::span<const token_id> tokens) {
+  open_rows_ = 0;
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   longest_ = std::max(longest_, length());
 }

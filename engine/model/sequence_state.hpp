@@ -61,7 +61,7 @@ public:
   result<void> rebase(const sequence_floors& floors);
 
   /// Copies the windows at `length`: a multiple of the page size, at most verify_rows back.
-  /// @errors ec::bad_argument (also: kind full below a decoder floor)
+  /// @errors ec::bad_argument (also: kind full below a decoder floor; a step's rows are out)
   result<window_snapshot> snapshot(std::int64_t length, snapshot_kind kind) const;
 
   /// A sequence with the same past and a future of its own (n > 1): shares all pages, copies
@@ -106,6 +106,11 @@ public:
   std::int64_t row_floor(std::int64_t layer) const noexcept;
   /// True if nobody else refers to the page of a position. @pre reserved
   bool may_write(std::int64_t position) const;
+  /// A step begins to write `rows` rows behind length(): windows are in motion until commit().
+  void begin_rows(std::int64_t rows) noexcept {
+    open_rows_ = rows;
+    longest_ = std::max(longest_, length() + rows);
+  }
   /// Adds rows to the history once a step has written their state. @pre reserved
   void commit(std::span<const token_id> tokens);
   /// Packed window row (fp8_32) of a layer. @pre position within the last ring_rows
@@ -165,7 +170,8 @@ private:
   sequence_floors floors_;
   std::int64_t adopted_ = 0; ///< [tokens] of the prefix that it stands behind
   std::vector<token_id> tokens_;
-  std::int64_t longest_ = 0; ///< length whose rows may lie in the rings; truncate() must heed it
+  std::int64_t longest_ = 0;   ///< length whose rows may lie in the rings; truncate() must heed it
+  std::int64_t open_rows_ = 0; ///< [rows] that a step is writing
   std::vector<std::byte> rings_;       ///< [layers, ring_rows, window row]
   std::vector<std::byte> draft_rings_; ///< [draft layers, ring_rows, window row]
   std::int64_t draft_gap_ = 0;         ///< nothing before it was fed

@@ -145,6 +145,27 @@ TEST_F(draft_rows, refuse_sequences_that_are_not_fed_and_rows_that_do_not_fit) {
   EXPECT_TRUE(drafts->start({&segment, 1}).ok());
 }
 
+TEST_F(draft_rows, are_fed_for_all_sequences_but_the_one_whose_rows_do_not_fit) {
+  const auto good = engine.sequence(), bad = engine.sequence(), last = engine.sequence();
+  const std::array<token_id, 3> tokens{1, 2, 3};
+  std::vector<bf16> taps;
+  for (sequence_state* s : {good.get(), bad.get(), last.get()}) {
+    engine.run(*s, tokens);
+    taps.assign(engine.steps->taps(0).begin(), engine.steps->taps(0).end());
+  }
+  ASSERT_TRUE(bad->truncate(2).ok());
+  const std::array<draft_feed, 3> rows{
+      {{good.get(), 0, taps}, {bad.get(), 0, taps}, {last.get(), 0, taps}}};
+  const auto fed = drafts->feed(rows);
+  ASSERT_FALSE(fed.ok());
+  EXPECT_EQ(fed.error().code, ec::bad_argument);
+  EXPECT_NE(fed.error().what.find("draft feed 1"), std::string::npos) << fed.error().what;
+  EXPECT_EQ(good->draft_end(), 3);
+  EXPECT_EQ(bad->draft_end(), 0);
+  EXPECT_EQ(last->draft_end(), 3);
+  EXPECT_EQ(last->draft_hash(), good->draft_hash());
+}
+
 TEST_F(draft_rows, see_nothing_before_a_gap) {
   // A prefix that came without taps: the ring begins behind it, and passes work.
   const auto whole = engine.sequence();
