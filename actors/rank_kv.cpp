@@ -9,22 +9,41 @@
 
 namespace di::actors {
 
+namespace {
+
+engine::prefill_request request_of(const proto::request_spec& spec) {
+  return {static_cast<std::int64_t>(spec.prompt.size()), spec.prefill,
+          static_cast<std::int64_t>(spec.keep_rows), spec.prefix};
+}
+
+} // namespace
+
+/// A hit that is named must be one that start() can stand behind: it makes the pages again if they
+/// are gone, but it cannot begin elsewhere and leave the same bits.
+result<void> rank_kv::admits(const proto::request_spec& spec) const {
+  if (!spec.prefix_recorded || spec.prefix != proto::prefix_mode::bounded)
+    return {};
+  if (auto fits = cache_.recordable(request_of(spec), spec.prefix_tokens); !fits)
+    return fail(fits.error().code, "request {}: {}", spec.request.v, fits.error().what);
+  return {};
+}
+
 std::uint32_t rank_kv::open(engine::sequence_key key, const engine::kv_opening& what) {
   const auto made = states_.try_emplace(key);
   DI_CHECK(made.second);
   entry& e = made.first->second;
   e.state = std::make_unique<engine::sequence_state>(layout_, pool_);
   const proto::request_spec& spec = *what.spec;
-  const engine::prefill_request request{static_cast<std::int64_t>(what.prompt), spec.prefill,
-                                        static_cast<std::int64_t>(spec.keep_rows), spec.prefix};
+  const engine::prefill_request request = request_of(spec);
   std::optional<std::int64_t> recorded;
   if (spec.prefix_recorded)
     recorded = spec.prefix_tokens;
   auto session = cache_.start(*e.state, what.tokens, request, spec.prefix_salt, recorded);
   if (!session) {
-    // The recorded hit was checked when the request came; what is left is a cold run.
+    // Behind an exact hit a cold run has the same bits; behind a bounded one it never would.
     log::error("prefix_refused",
                {{"request", spec.request.v}, {"reason", session.error().render()}});
+    DI_CHECK(spec.prefix == proto::prefix_mode::exact);
     e.state = std::make_unique<engine::sequence_state>(layout_, pool_);
     auto cold = request;
     cold.prefix = proto::prefix_mode::off;

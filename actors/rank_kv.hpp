@@ -22,6 +22,7 @@ public:
           const engine::prefill_rules& rules, engine::prefix_index_options prefixes)
       : layout_{layout}, pool_{pool}, cache_{pool, rules, std::move(prefixes)} {}
 
+  result<void> admits(const proto::request_spec& spec) const override;
   std::uint32_t open(engine::sequence_key key, const engine::kv_opening& what) override;
   bool reserve(engine::sequence_key key, std::uint32_t tokens) override;
   void truncate(engine::sequence_key key, std::uint32_t tokens) override;

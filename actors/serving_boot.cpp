@@ -8,6 +8,7 @@
 #include "engine/core/speculation_choice.hpp"
 #include "engine/core/text_sampler.hpp"
 #include "engine/model/checkpoint.hpp"
+#include "engine/model/contract.hpp"
 #include "engine/model/runners.hpp"
 
 #include <algorithm>
@@ -136,7 +137,7 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
         std::min<std::int64_t>(parts.drafts->block(), engine::drafts_max));
   o.speculation = settings.steps.speculation;
   parts.rules = engine::make_prefill_rules(spec);
-  parts.prefixes.contract = fmt::format("{}", weights->files().hash());
+  parts.prefixes.contract = engine::contract_id(*weights);
   parts.prefixes.page_tokens = engine::page_tokens;
   parts.prefixes.snapshot_bytes = settings.steps.snapshot_bytes;
   o.step_ms = settings.steps.step_ms;

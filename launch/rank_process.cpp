@@ -4,6 +4,7 @@
 #include "actors/directory.hpp"
 #include "actors/serving_boot.hpp"
 #include "actors/telemetry.hpp"
+#include "engine/model/contract.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/memory_model.hpp"
@@ -13,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <unistd.h>
 
@@ -21,23 +21,6 @@ namespace di::launch {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// FNV-1a over the bits of the rope tables. They are the one input of a step that is computed with
-/// library functions (log, pow), which may differ between hosts in a last bit.
-/// @source http://www.isthe.com/chongo/tech/comp/fnv/
-std::uint64_t rope_mark(const engine::model_spec& spec) {
-  std::uint64_t mark = 0xcbf29ce484222325U;
-  for (std::int64_t layer = 0; layer < spec.num_hidden_layers; ++layer)
-    for (const float f : engine::rope_frequencies(spec.rope(layer)))
-      mark = (mark ^ std::bit_cast<std::uint32_t>(f)) * 0x100000001b3U;
-  return mark;
-}
-
-/// What must agree on all ranks for their bits to agree: kernels, device family, weights, tables.
-std::string contract_of(const engine::loaded_model& model) {
-  return fmt::format("kernels-1/cpu/{}/rope-{:016x}", model.files().hash(),
-                     rope_mark(model.spec()));
-}
 
 result<void> start(child_context& c, end_latch& latch) {
   const auto began = std::chrono::steady_clock::now();
@@ -68,7 +51,7 @@ result<void> start(child_context& c, end_latch& latch) {
   r.process.node = node_id{c.boot.node};
   r.process.role = "rank";
   r.process.rank = s.rank;
-  r.process.contract_id = contract_of(*weights);
+  r.process.contract_id = engine::contract_id(*weights);
   r.office = c.office.get();
   r.join_within = c.config.start_timeout;
   r.installed = [](const proto::directory_snapshot&) {

@@ -37,7 +37,13 @@ class kv_ledger {
 public:
   virtual ~kv_ledger() = default;
 
-  /// Begins a sequence. @pre unknown key
+  /// Whether sequences of a request could begin as it says (a recorded bounded hit).
+  /// @errors ec::bad_argument: they never could
+  virtual result<void> admits(const proto::request_spec& spec) const {
+    (void)spec;
+    return {};
+  }
+  /// Begins a sequence. @pre unknown key, admits() its request
   /// @return [rows] that it has already, from a cached prefix; below tokens.size()
   virtual std::uint32_t open(sequence_key key, const kv_opening& what) = 0;
   /// Takes room for positions [0, tokens); cached prefixes that nobody uses make way.

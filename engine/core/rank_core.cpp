@@ -62,7 +62,7 @@ result<void> rank_core::admissible(const proto::assign_request& m) const {
     if (spec.prompt[i] < 0 || static_cast<std::uint32_t>(spec.prompt[i]) >= options_.vocab)
       return fail(ec::bad_argument, "request {}: prompt token {} is {}, the vocabulary has {}", id,
                   i, spec.prompt[i], options_.vocab);
-  return {};
+  return kv_->admits(spec);
 }
 
 result<void> rank_core::on(const proto::assign_request& m, instant now, outbox& out) {

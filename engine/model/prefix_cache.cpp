@@ -68,18 +68,24 @@ result<prefix_session> prefix_cache::start(sequence_state& sequence,
 result<std::int64_t> prefix_cache::bounded_hit(std::span<const token_id> tokens,
                                                const prefix_session& session,
                                                std::optional<std::int64_t> recorded) const {
-  const std::int64_t limit = hit_limit(rules_, session.request);
   if (!recorded) {
-    const std::int64_t hit = index_.known(tokens, {session.salt, 0}, limit);
+    const std::int64_t hit =
+        index_.known(tokens, {session.salt, 0}, hit_limit(rules_, session.request));
     return hit > rules_.window ? hit : 0;
   }
-  if (*recorded != 0
-      && (*recorded > limit || *recorded <= rules_.window || *recorded % rules_.page_tokens != 0))
+  DI_TRY_VOID(recordable(session.request, *recorded));
+  return *recorded;
+}
+
+result<void> prefix_cache::recordable(const prefill_request& request, std::int64_t recorded) const {
+  const std::int64_t limit = hit_limit(rules_, request);
+  if (recorded != 0
+      && (recorded > limit || recorded <= rules_.window || recorded % rules_.page_tokens != 0))
     return fail(
         ec::bad_argument,
         "a bounded hit of {} tokens: expected 0 or whole pages in {}..{} for a prompt of {}",
-        *recorded, rules_.window + 1, limit, session.request.prompt_tokens);
-  return *recorded;
+        recorded, rules_.window + 1, limit, request.prompt_tokens);
+  return {};
 }
 
 result<void> prefix_cache::begin(prefix_session& session, sequence_state& sequence,

@@ -54,6 +54,9 @@ public:
                                const prefill_request& request, std::string_view salt = {},
                                std::optional<std::int64_t> recorded = {});
 
+  /// Whether a request may name H as its recorded hit. @errors ec::bad_argument
+  result<void> recordable(const prefill_request& request, std::int64_t recorded) const;
+
   /// A step's rows of the sequence from `position` on end at or before it.
   std::int64_t chunk_end(const prefix_session& session, std::int64_t position) const;
 

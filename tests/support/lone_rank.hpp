@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test-only: one RANK and its EXPERT_SHARD with a real model on one thread, and a front that plays
-// JOURNAL. All mail is in one order, so a front's answer comes in the middle of a step.
+// JOURNAL and SCHEDULER. All mail is in one order, so a front's answer comes in the middle of a
+// step.
 #pragma once
 
 #include "actors/expert_shard.hpp"
@@ -30,11 +31,13 @@ struct lone_rank_setting {
 /// What the front saw.
 struct front_log {
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<token_id>> tokens; ///< id, choice
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<proto::position_logprobs>> logprobs;
   std::map<std::uint64_t, std::uint32_t> bounded; ///< H by request, as told with the tokens
   std::map<std::uint64_t, ec> failed;
   std::map<std::uint64_t, std::size_t> cancel_at; ///< [tokens] of choice 0: withdrawn then
   std::size_t open = 0;                           ///< choices that have not ended
   std::size_t rounds = 0, drawn = 0;              ///< steps that drew tokens, and these
+  bool told = true;                               ///< the step of the last tokens was counted
 };
 
 class front_core {
@@ -48,7 +51,11 @@ public:
     if (m.first_index <= tokens.size()) {
       tokens.resize(m.first_index);
       tokens.insert(tokens.end(), m.tokens.begin(), m.tokens.end());
+      auto& logprobs = log_->logprobs[{m.request.v, m.choice}];
+      logprobs.resize(m.first_index);
+      logprobs.insert(logprobs.end(), m.logprobs.begin(), m.logprobs.end());
     }
+    log_->told = false;
     log_->bounded[m.request.v] = m.prefix_tokens;
     if (m.end.reason == proto::finish_reason::error)
       log_->failed[m.request.v] = m.end.code;
@@ -69,8 +76,17 @@ public:
   result<void> on(const proto::step_finished& m, instant, outbox&) {
     log_->rounds += !m.tokens.empty();
     log_->drawn += m.tokens.size();
+    log_->told = true;
     return {};
   }
+  result<void> on(const proto::assignment_refused& m, instant, outbox&) {
+    log_->failed[m.request.v] = m.code;
+    --log_->open; // one choice
+    return {};
+  }
+  result<void> on(const proto::request_taken&, instant, outbox&) { return {}; }
+  result<void> on(const proto::request_settled&, instant, outbox&) { return {}; }
+  result<void> on(const proto::rank_load&, instant, outbox&) { return {}; }
 
 private:
   front_log* log_;
@@ -80,7 +96,9 @@ struct front {
   static constexpr auto kind = "front";
   using core = front_core;
   using protocol =
-      di::protocol<reacts_to<proto::tokens_committed>, reacts_to<proto::step_finished>>;
+      di::protocol<reacts_to<proto::tokens_committed>, reacts_to<proto::step_finished>,
+                   reacts_to<proto::assignment_refused>, reacts_to<proto::request_taken>,
+                   reacts_to<proto::request_settled>, reacts_to<proto::rank_load>>;
 };
 
 class lone_rank {
@@ -108,7 +126,7 @@ public:
   }
   /// Until all choices have ended or are withdrawn.
   void run() {
-    const auto ended = [&] { return log.open == 0; };
+    const auto ended = [&] { return log.open == 0 && log.told; };
     EXPECT_TRUE(net_.run(ended, 20'000'000, std::chrono::seconds{600})) << log.open << " open";
     EXPECT_EQ(net_.failure(), "");
   }
@@ -123,7 +141,7 @@ private:
     actors::rank_parts parts;
     parts.layout = engine::make_kv_layout(spec);
     parts.options.rank = rank_id{0};
-    parts.options.journal = "/rank/0/front";
+    parts.options.journal = parts.options.scheduler = "/rank/0/front";
     parts.options.vocab = static_cast<std::uint32_t>(spec.vocab_size);
     parts.options.context_tokens = 2048;
     parts.options.step_rows = s.step_rows;

@@ -81,6 +81,21 @@ TEST_F(sequence_prefix, takes_windows_only_while_the_rings_have_them) {
   EXPECT_FALSE(s.snapshot(128, snapshot_kind::encoder).ok());
 }
 
+TEST_F(sequence_prefix, gives_no_windows_while_a_step_writes_rows) {
+  sequence_state s{layout, *pool};
+  ASSERT_TRUE(s.reserve(160).ok());
+  s.commit(text(130));
+  ASSERT_TRUE(s.snapshot(128, snapshot_kind::full).ok());
+  s.begin_rows(2);
+  EXPECT_EQ(s.snapshot(128, snapshot_kind::full).error().code, ec::bad_argument);
+  EXPECT_EQ(s.rebase({0, 0, 128, false}).error().code, ec::bad_argument);
+  s.commit(text(2));
+  EXPECT_TRUE(s.snapshot(128, snapshot_kind::full).ok());
+  s.begin_rows(20); // given up: what it wrote stays written
+  ASSERT_TRUE(s.truncate(132).ok());
+  EXPECT_FALSE(s.snapshot(128, snapshot_kind::full).ok());
+}
+
 TEST_F(sequence_prefix, sets_floors_before_the_first_row_only) {
   sequence_state s{layout, *pool};
   EXPECT_EQ(s.set_floors({0, 0, 100, false}).error().code, ec::bad_argument);
