@@ -86,13 +86,14 @@ int run(const run_arguments& a) {
     return complain(options.error().what);
   const int code = run_cluster(std::move(*options));
   const bool finished = code == exit_done || code == exit_requests_failed;
-  if (!finished || !a.trace.ends_with(".json"))
-    return code;
-  const auto drawn = draw_trace({a.trace}, a.trace);
-  if (!drawn.ok()) {
-    complain("--trace " + drawn.error().what);
-    return exit_gave_up;
-  }
+  const bool draw = finished && a.trace.ends_with(".json") && !files.rings().empty();
+  const auto drawn = draw ? draw_trace({files.rings()}, a.trace) : result<void>{};
+  const auto kept = files.end_trace(finished && !draw);
+  for (const auto* step : {&drawn, &kept})
+    if (!step->ok()) {
+      complain("--trace " + step->error().what);
+      return exit_gave_up;
+    }
   return code;
 }
 

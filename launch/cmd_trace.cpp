@@ -27,9 +27,18 @@ struct trace_arguments {
   std::string out;
 };
 
-result<picture_summary> merge(const std::vector<std::string>& rings, const std::string& out) {
+/// A regular file is written beside its place and then put there; anything else that exists (a
+/// device, a pipe) is written as it is.
+result<picture_summary> merge(const std::vector<std::string>& rings, const std::string& target) {
+  std::error_code wrong;
+  const fs::file_status about = fs::status(target, wrong);
+  const bool exists = target != "-" && fs::exists(about);
+  const bool in_place = exists && !fs::is_regular_file(about);
+  const std::string out = exists && !in_place ? fs::canonical(target, wrong).string() : target;
   std::vector<proto::trace_part> parts;
   for (const std::string& file : rings) {
+    if (exists && fs::equivalent(file, target, wrong) && !in_place)
+      return fail(ec::bad_argument, "--out {}: is one of the traces to be read", target);
     DI_TRY(auto more, read_trace_file(file));
     parts.insert(parts.end(), std::make_move_iterator(more.begin()),
                  std::make_move_iterator(more.end()));
@@ -40,7 +49,7 @@ result<picture_summary> merge(const std::vector<std::string>& rings, const std::
         return fail(ec::io_error, "standard output: {}", std::strerror(errno));
       return {};
     });
-  const std::string unfinished = out + ".unfinished";
+  const std::string unfinished = in_place ? out : out + ".drawing";
   std::ofstream file{unfinished, std::ios::binary | std::ios::trunc};
   if (!file)
     return fail(ec::io_error, "{}: {}", unfinished, std::strerror(errno));
@@ -50,10 +59,10 @@ result<picture_summary> merge(const std::vector<std::string>& rings, const std::
     return {};
   });
   file.close();
-  std::error_code wrong;
-  if (summary.ok() && file)
+  wrong.clear();
+  if (summary.ok() && file && !in_place)
     fs::rename(unfinished, out, wrong);
-  else
+  else if (!in_place)
     fs::remove(unfinished, wrong);
   if (summary.ok() && (!file || wrong))
     return fail(ec::io_error, "{}: {}", out, wrong ? wrong.message() : "could not be written");

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace di::launch {
 namespace {
@@ -67,16 +68,35 @@ result<batch_boot> run_files::open(const std::string& prompts, const std::string
 }
 
 result<std::string> run_files::open_trace(const std::string& path) {
+  struct stat about {};
+  trace_is_new_ = ::stat(path.c_str(), &about) != 0;
   trace_ = unique_fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)};
-  if (!trace_)
+  if (!trace_ || ::fstat(trace_.get(), &about) != 0)
     return fail(ec::io_error, "--trace {}: {}", path, std::strerror(errno));
   for (const unique_fd* other : {&prompts_, &output_})
     if (*other && same_regular_file(other->get(), trace_.get()))
       return fail(ec::bad_argument, "--trace {}: is the file of the prompts or of the answers",
                   path);
-  if (::ftruncate(trace_.get(), 0) != 0 && errno != EINVAL) // EINVAL: a device has no length
-    return fail(ec::io_error, "--trace {}: {}", path, std::strerror(errno));
+  if (!S_ISREG(about.st_mode))
+    return seen_from_outside(trace_);
+  trace_path_ = path;
+  rings_ = path + ".unfinished";
+  trace_ = unique_fd{::open(rings_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+  if (!trace_)
+    return fail(ec::io_error, "--trace {}: {}: {}", path, rings_, std::strerror(errno));
   return seen_from_outside(trace_);
+}
+
+result<void> run_files::end_trace(bool keep) {
+  if (rings_.empty())
+    return {};
+  const std::string rings = std::exchange(rings_, {});
+  if (keep ? ::rename(rings.c_str(), trace_path_.c_str()) != 0 : ::unlink(rings.c_str()) != 0)
+    return fail(ec::io_error, "--trace {}: {}: {}", trace_path_, rings, std::strerror(errno));
+  struct stat about {};
+  if (!keep && trace_is_new_ && ::stat(trace_path_.c_str(), &about) == 0 && about.st_size == 0)
+    ::unlink(trace_path_.c_str()); // what open_trace() made
+  return {};
 }
 
 bool fill_standard_descriptors() {

@@ -23,14 +23,22 @@ public:
   ///                 same regular file), limit_exceeded
   result<batch_boot> open(const std::string& prompts, const std::string& output);
 
-  /// Opens the file for the rings of a trace, empty. @errors io_error
+  /// Opens a file for the rings of a trace. While the run goes on they are kept beside `path`,
+  /// which stays as it was until end_trace(); a pipe or device gets them at once.
+  /// @errors io_error, bad_argument (the file of the prompts or of the answers)
   result<std::string> open_trace(const std::string& path);
+  /// Where the rings are; empty: in a pipe or device, or nowhere.
+  const std::string& rings() const noexcept { return rings_; }
+  /// Puts the rings in the trace's place, or drops them. @errors io_error
+  result<void> end_trace(bool keep);
 
 private:
   result<void> open_prompts(const std::string& path);
 
   unique_fd prompts_, output_, trace_;
-  unique_fd copy_; ///< of a regular file on standard input
+  unique_fd copy_;                 ///< of a regular file on standard input
+  std::string trace_path_, rings_; ///< where the trace goes, and where it is until then
+  bool trace_is_new_ = false;      ///< there was no file before
 };
 
 /// Opens /dev/null on those of the descriptors 0, 1, 2 that are closed, so that no other file takes

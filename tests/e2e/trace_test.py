@@ -64,6 +64,25 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(run.leftovers(), [])
         return answers
 
+    def test_draws_into_what_is_no_file_and_never_over_its_input(self):
+        with tempfile.TemporaryDirectory() as home:
+            self.trace(home + "/run.rings", LINES[:1])
+            with open(home + "/run.rings", "rb") as f:
+                rings = f.read()
+            os.symlink("run.rings", home + "/link")
+            for out in ("run.rings", "link"):
+                done = subprocess.run([DILAUNCH, "trace", home + "/run.rings", "--out", f"{home}/{out}"], capture_output=True, timeout=60)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(b"is one of the traces to be read", done.stderr)
+            with open(home + "/run.rings", "rb") as f:
+                self.assertEqual(f.read(), rings)
+            os.mkfifo(home + "/pipe")
+            reader = subprocess.Popen(["cat", home + "/pipe"], stdout=subprocess.PIPE)
+            done = subprocess.run([DILAUNCH, "trace", home + "/run.rings", "--out", home + "/pipe"], capture_output=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(json.loads(reader.communicate(timeout=60)[0])["traceEvents"])
+            self.assertEqual(sorted(os.listdir(home)), ["link", "pipe", "run.rings"])
+
     def test_shows_all_ranks_and_the_way_of_every_request(self):
         with tempfile.TemporaryDirectory() as home:
             answers = self.trace(home + "/run.json")

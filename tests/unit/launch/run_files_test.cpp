@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace di::launch {
@@ -81,6 +82,48 @@ TEST_F(run_files_test, says_what_is_wrong_with_a_path) {
   EXPECT_EQ(mistake(home_, ""), "--prompts " + home_.string() + ": is a folder");
   EXPECT_EQ(mistake("/nowhere/x", ""), "--prompts /nowhere/x: No such file or directory");
   EXPECT_EQ(mistake(prompts(), "/nowhere/x"), "--output /nowhere/x: No such file or directory");
+}
+
+TEST_F(run_files_test, leaves_an_earlier_trace_as_it_is_unless_the_run_finished) {
+  const std::string trace = home_ / "t.json";
+  std::ofstream{trace} << "old";
+  for (const bool keep : {false, true}) {
+    run_files files;
+    ASSERT_TRUE(files.open(prompts(), home_ / "out").ok());
+    const auto rings = files.open_trace(trace);
+    ASSERT_TRUE(rings.ok()) << rings.error().what;
+    std::ofstream{*rings} << "new";
+    EXPECT_EQ(content(trace), "old");
+    ASSERT_TRUE(files.end_trace(keep).ok());
+    EXPECT_EQ(content(trace), keep ? "new" : "old");
+    EXPECT_FALSE(fs::exists(trace + ".unfinished"));
+  }
+}
+
+TEST_F(run_files_test, leaves_no_trace_of_a_run_that_gave_up) {
+  run_files files;
+  ASSERT_TRUE(files.open(prompts(), home_ / "out").ok());
+  ASSERT_TRUE(files.open_trace(home_ / "t").ok());
+  ASSERT_TRUE(files.end_trace(false).ok());
+  EXPECT_FALSE(fs::exists(home_ / "t"));
+  EXPECT_FALSE(fs::exists(home_ / "t.unfinished"));
+}
+
+TEST_F(run_files_test, writes_a_trace_into_a_pipe_as_it_comes) {
+  const std::string pipe = home_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  run_files files;
+  ASSERT_TRUE(files.open(prompts(), home_ / "out").ok());
+  const auto rings = files.open_trace(pipe);
+  ASSERT_TRUE(rings.ok()) << rings.error().what;
+  EXPECT_TRUE(files.rings().empty());
+  std::ofstream{*rings} << "span";
+  char seen[8] = {};
+  EXPECT_EQ(::read(reader, seen, sizeof seen), 4);
+  ::close(reader);
+  ASSERT_TRUE(files.end_trace(true).ok());
+  EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
 } // namespace
