@@ -14,6 +14,10 @@ rank_actor::rank_actor(rank_parts parts)
       core_{parts_.options, parts_.samplers, &kv_},
       calls_{parts_.options.rank,
              {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max, parts_.load}} {
+  for (const engine::sized_time& t : parts_.profile.steps)
+    core_.profile_step(t.size, t.ms);
+  for (const engine::sized_time& t : parts_.profile.drafts)
+    core_.profile_draft(t.size, t.ms);
 }
 
 // --- mail that the core decides about

@@ -9,6 +9,7 @@
 #include "engine/core/rank_core.hpp"
 #include "engine/model/draft_runner.hpp"
 #include "engine/model/step.hpp"
+#include "engine/model/step_profile.hpp"
 #include "messaging/base/trace.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/journal.hpp"
@@ -34,6 +35,7 @@ struct rank_parts {
   duration ask_after = std::chrono::milliseconds{500};  ///< expert calls without an answer
   std::size_t answer_bytes_max = std::size_t{16} << 20; ///< of one expert call
   engine::load_window_options load;                     ///< for REBALANCER
+  engine::step_profile profile;                         ///< what steps took before it began
   address listeners = topic_address;                    ///< gets step_finished; empty: nobody
 };
 

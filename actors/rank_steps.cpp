@@ -162,6 +162,7 @@ rank_actor::next_state rank_actor::end_step(outbox& out) {
   settle(now, out); // of the step before, if it had no time until now
   draw(now);
   feed_drafts(out);
+  core_.observe_step(static_cast<double>((real_env().now() - step_began_).count()) * 1e-6);
   core_.keep();
   if (parts_.options.steps_in_flight > 1 && waited_)
     return begin_step(now, out);
@@ -229,7 +230,6 @@ void rank_actor::draw(instant now) {
   const auto outcome = core_.draw(logits, now);
   outcome_.assign(outcome.begin(), outcome.end());
   trace_drawn(drawing_ns);
-  core_.observe_step(static_cast<double>((now - step_began_).count()) * 1e-6);
   load_ = calls_.end_step();
   drawn_.wall_time = proto::micros{static_cast<std::uint64_t>((now - step_began_).count() / 1000)};
 }

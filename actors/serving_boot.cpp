@@ -10,6 +10,7 @@
 #include "engine/model/checkpoint.hpp"
 #include "engine/model/contract.hpp"
 #include "engine/model/runners.hpp"
+#include "messaging/base/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -33,6 +34,27 @@ std::vector<engine::expert_layers> expert_groups(const engine::model_spec& spec)
                       static_cast<std::uint32_t>(spec.draft_layers()),
                       static_cast<std::uint32_t>(spec.dspark_n_routed_experts)});
   return groups;
+}
+
+/// What steps cost, measured before anybody asks for one; nothing if that fails or is not wanted.
+engine::step_profile profile(const engine::step_settings& settings, const rank_parts& parts,
+                             engine::expert_runner& experts) {
+  const engine::rank_options& o = parts.options;
+  if (settings.speculation.mode != engine::speculation_mode::varlen || !parts.drafts)
+    return {};
+  engine::profile_options p;
+  p.budget = duration{static_cast<std::int64_t>(settings.profile_ms * 1e6)};
+  p.sequences_max = std::min(o.running_max, o.step_rows);
+  p.rows_max = static_cast<std::uint32_t>(
+      std::min({std::uint64_t{o.step_rows}, std::uint64_t{o.running_max} * (1 + o.draft_block),
+                o.kv_tokens, std::uint64_t{o.context_tokens}}));
+  p.vocab = static_cast<token_id>(o.vocab);
+  auto measured = engine::profile_steps(p, *parts.runner, parts.drafts.get(), experts, parts.layout,
+                                        *parts.pool, real_env());
+  if (measured)
+    return std::move(*measured);
+  log::warn("profile_failed", {{"rank", o.rank.v}, {"reason", measured.error().render()}});
+  return {};
 }
 
 } // namespace
@@ -148,6 +170,7 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   shard.options.hidden = static_cast<std::uint32_t>(spec.hidden_size);
   shard.runner = engine::own_expert_runner(weights, settings.threads);
   shard.loader = engine::own_expert_loader(weights);
+  parts.profile = profile(settings.steps, parts, *shard.runner);
 
   spawn_options alone;
   alone.detached = true;

@@ -107,6 +107,8 @@ const key_row rows[] = {
 
   {"roles.decode.step_time", key_kind::time, "100ms", "Time that a step should take: prompt chunks are cut to fit by a model of the costs, fitted while it runs. 0s: by prefill_rows alone.",
    [](t_& t, i_, s_ v) { t.step_time = nanoseconds{v.number}; }, 0, 600 * second, "", false, "budget|chunk_budget"},
+  {"roles.decode.profile", key_kind::time, "40ms", "With speculation varlen: time that each rank spends at start on measuring what steps of some sizes cost. 0s: it learns from the first real steps alone. Tokens do not depend on it.",
+   [](t_& t, i_, s_ v) { t.profile = nanoseconds{v.number}; }, 0, 60 * second, "", false, "warmup|profile_time"},
   {"roles.decode.steps_in_flight", key_kind::integer, "2", "2: a step's bookkeeping overlaps the next step. 1: one after the other. Tokens do not depend on it.",
    [](t_& t, i_, s_ v) { t.steps_in_flight = v.u32(); }, 1, 2, "", false, "async_scheduling|zero_overhead_scheduling"},
   {"roles.decode.prefill", key_kind::choice, "full", "Prompts: full (all rows through all layers) or compact (layers behind the last source of keys compute the last rows only; faster, an approximation). A request may choose for itself.",

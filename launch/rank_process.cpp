@@ -42,6 +42,7 @@ result<void> start(child_context& c, end_latch& latch) {
   s.steps.steps_in_flight = c.config.steps_in_flight;
   DI_TRY(s.rebalance, rebalance_of(c.config));
   s.steps.step_ms = std::chrono::duration<double, std::milli>(c.config.step_time).count();
+  s.steps.profile_ms = std::chrono::duration<double, std::milli>(c.config.profile).count();
   s.steps.snapshot_bytes = c.config.snapshot_bytes;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
   DI_TRY_VOID(actors::spawn_rank_serving(*c.system, weights, outline, s));

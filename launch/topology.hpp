@@ -75,6 +75,7 @@ struct topology {
   std::uint32_t prefill_rows = 0;
   std::string speculation; ///< engine::parse_speculation() takes it
   nanoseconds step_time{}; ///< 0: prompt chunks go by rows alone
+  nanoseconds profile{};   ///< of steps at start, with varlen; 0: none
   std::uint32_t steps_in_flight = 0;
   proto::prefill_mode prefill = proto::prefill_mode::full;
   std::uint32_t prefill_keep = 0; ///< [rows] of compact prefill; 0: the model's default

@@ -28,19 +28,40 @@ std::vector<token_id> rank_core::finish(instant now, outbox& out) {
   return drawn;
 }
 
-/// Drafts and prefixes since the last time; drafts by position are in get_rank.
+namespace {
+
+struct position_metrics {
+  std::string_view verified, accepted;
+};
+
+/// Positions that have counters of their own; get_rank shows all.
+constexpr position_metrics drafts_at[] = {
+    {"di_rank_drafts_1_verified_total", "di_rank_drafts_1_accepted_total"},
+    {"di_rank_drafts_2_verified_total", "di_rank_drafts_2_accepted_total"},
+    {"di_rank_drafts_3_verified_total", "di_rank_drafts_3_accepted_total"},
+    {"di_rank_drafts_4_verified_total", "di_rank_drafts_4_accepted_total"},
+    {"di_rank_drafts_5_verified_total", "di_rank_drafts_5_accepted_total"},
+};
+
+} // namespace
+
+/// Drafts and prefixes since the last time.
 void rank_core::count_told(outbox& out) {
   const auto tell = [&out](std::string_view metric, std::uint64_t now, std::uint64_t& told) {
     if (now != told)
       out.count(metric, static_cast<double>(now - std::exchange(told, now)));
   };
-  std::uint64_t verified = 0, accepted = 0;
   for (std::size_t k = 0; k < drafts_max; ++k) {
-    verified += tuning_.verified[k];
-    accepted += tuning_.accepted[k];
+    std::uint64_t verified = verified_told_[k], accepted = accepted_told_[k]; // for the sums
+    tell("di_rank_drafts_verified_total", tuning_.verified[k], verified);
+    tell("di_rank_drafts_accepted_total", tuning_.accepted[k], accepted);
+    if (k < std::size(drafts_at)) {
+      tell(drafts_at[k].verified, tuning_.verified[k], verified_told_[k]);
+      tell(drafts_at[k].accepted, tuning_.accepted[k], accepted_told_[k]);
+    }
+    verified_told_[k] = verified;
+    accepted_told_[k] = accepted;
   }
-  tell("di_rank_drafts_verified_total", verified, verified_told_);
-  tell("di_rank_drafts_accepted_total", accepted, accepted_told_);
   tell("di_rank_prefix_hits_total", prefix_.hits, prefix_told_.hits);
   tell("di_rank_prefix_tokens_total", prefix_.tokens, prefix_told_.tokens);
   tell("di_rank_prefix_rows_total", prefix_.rows, prefix_told_.rows);

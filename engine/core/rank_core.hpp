@@ -12,6 +12,7 @@
 #include "messaging/proto/rank.hpp"
 #include "messaging/proto/scheduler.hpp"
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -97,7 +98,13 @@ public:
   /// Whether any running sequence, or this one, feeds draft layers.
   bool wants_taps() const;
   bool wants_taps(sequence_key key) const;
-  /// Measured times of the step that was drawn last, and of the last draft pass.
+  /// Times of dummy steps and draft passes, measured before the first request.
+  void profile_step(std::uint32_t rows, double ms) { tuning_.planner.profile_step(rows, ms); }
+  void profile_draft(std::uint32_t sequences, double ms) {
+    tuning_.planner.profile_draft(sequences, ms);
+  }
+  /// Measured times of the step that was drawn last, from its launch until its rows were fed to the
+  /// draft layers, and of the last draft pass.
   void observe_step(double ms);
   void observe_draft_pass(std::uint32_t sequences, double ms);
   const rank_tuning& tuning() const noexcept { return tuning_; }
@@ -201,7 +208,7 @@ private:
   std::vector<sequence_key> closing_;    // ended while in the step or draft pass that is out
   rank_tuning tuning_;
   prefix_counts prefix_, prefix_told_;
-  std::uint64_t verified_told_ = 0, accepted_told_ = 0; // [drafts] counted
+  std::array<std::uint64_t, drafts_max> verified_told_{}, accepted_told_{}; // [position] counted
   std::vector<draft_wish> wishes_;
   std::vector<token_id> pending_;               // scratch of draw_draft()
   std::vector<verify_offer> offers_;            // scratch of choose_drafts()

@@ -28,6 +28,7 @@ struct cluster_options {
   std::uint32_t steps_in_flight = 2;
   std::string speculation = "off";
   double step_ms = 0;
+  double profile_ms = 0;
   std::uint64_t snapshot_bytes = 0;
 };
 
@@ -94,6 +95,7 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
     settings.steps.steps_in_flight = options.steps_in_flight;
     settings.steps.speculation = engine::parse_speculation(options.speculation).value();
     settings.steps.step_ms = options.step_ms;
+    settings.steps.profile_ms = options.profile_ms;
     settings.steps.snapshot_bytes = options.snapshot_bytes;
     DI_CHECK(actors::spawn_rank_serving(actors, m.weights, m.outline, settings).ok());
     view.members.push_back({settings.rank, {}, settings.life, fmt::format("/rank/{}", r)});

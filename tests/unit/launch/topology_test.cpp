@@ -133,13 +133,15 @@ TEST(topology, reads_when_experts_move) {
 }
 
 TEST(topology, reads_how_steps_are_computed) {
-  const auto out = read_topology(good("roles: {decode: {speculation: fixed:5, step_time: 60ms, "
-                                      "steps_in_flight: 1, prefill: compact, prefill_keep: 140}}\n"
-                                      "kv: {prefix: bounded, snapshots: 1MiB}\n"),
-                                 "t.yaml");
+  const auto out =
+      read_topology(good("roles: {decode: {speculation: fixed:5, step_time: 60ms, profile: 0s, "
+                         "steps_in_flight: 1, prefill: compact, prefill_keep: 140}}\n"
+                         "kv: {prefix: bounded, snapshots: 1MiB}\n"),
+                    "t.yaml");
   ASSERT_TRUE(out.value) << render(out.problems, "t", {});
   EXPECT_EQ(out.value->speculation, "fixed:5");
   EXPECT_EQ(out.value->step_time, std::chrono::milliseconds{60});
+  EXPECT_EQ(out.value->profile, nanoseconds{});
   EXPECT_EQ(out.value->steps_in_flight, 1U);
   EXPECT_EQ(out.value->prefill, proto::prefill_mode::compact);
   EXPECT_EQ(out.value->prefill_keep, 140U);
@@ -148,6 +150,7 @@ TEST(topology, reads_how_steps_are_computed) {
   const auto plain = read_topology(good(), "t.yaml");
   ASSERT_TRUE(plain.value);
   EXPECT_EQ(plain.value->step_time, std::chrono::milliseconds{100});
+  EXPECT_EQ(plain.value->profile, std::chrono::milliseconds{40});
   EXPECT_EQ(plain.value->steps_in_flight, 2U);
   EXPECT_EQ(plain.value->prefill, proto::prefill_mode::full);
   EXPECT_EQ(plain.value->prefill_keep, 0U);

@@ -126,6 +126,7 @@ TEST(serving, answers_the_same_bytes_with_drafts) {
       options.steps_in_flight = ranks == 1 ? 1 : 2;
       options.step_rows = ranks == 3 ? 24 : 256;
       options.step_ms = ranks == 3 ? 2 : 0;
+      options.profile_ms = ranks == 3 ? 40 : 0; // of varlen only
       const batch_outcome outcome = run_batch(demo(), prompts, options);
       ASSERT_TRUE(outcome.finished);
       EXPECT_EQ(outcome.finished->failed, 0U);
@@ -137,6 +138,15 @@ TEST(serving, answers_the_same_bytes_with_drafts) {
       const auto accepted = outcome.counters.find("di_rank_drafts_accepted_total");
       ASSERT_NE(accepted, outcome.counters.end());
       EXPECT_GT(accepted->second, 20);
+      for (const char* what : {"verified", "accepted"}) {
+        double sum = 0;
+        for (int k = 1; k <= 5; ++k)
+          if (const auto at =
+                  outcome.counters.find(fmt::format("di_rank_drafts_{}_{}_total", k, what));
+              at != outcome.counters.end())
+            sum += at->second;
+        EXPECT_EQ(sum, outcome.counters.at(fmt::format("di_rank_drafts_{}_total", what))) << what;
+      }
       std::cout << speculation << ": " << accepted->second << " of "
                 << outcome.counters.at("di_rank_drafts_verified_total") << " drafts accepted in "
                 << outcome.counters.at("di_rank_steps_total") << " steps\n";
