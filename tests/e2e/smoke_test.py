@@ -10,7 +10,7 @@ import workload
 
 DILAUNCH, SOURCE, KIND = sys.argv[1:4]
 MODEL = f"{SOURCE}/launch/models/demo"
-SEED, LIMIT_S = 4, 60
+SEED, LIMIT_S = 4, 200
 matrix.FORCED = "forced:4"  # the runs are short
 PLAIN = {"speculation": "off", "prefix": "off", "rebalance": "off"}
 ALL_ON = {"speculation": "varlen", "prefix": "exact", "rebalance": "forced"}

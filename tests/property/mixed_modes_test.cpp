@@ -231,7 +231,12 @@ void expect_a_crowd_is_served(const std::string& name, const std::string& config
                               std::size_t requests, bool has_pages = true) {
   const auto model = di::testing::load_model(di::testing::synthetic_checkpoint(name, config));
   int dropped = 0, hits = 0, bounded = 0, evicted = 0;
-  for (std::uint32_t seed = 1; seed <= 3 && !::testing::Test::HasFailure(); ++seed) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr std::uint32_t seeds = 1; // each takes minutes there
+#else
+  constexpr std::uint32_t seeds = 3;
+#endif
+  for (std::uint32_t seed = 1; seed <= seeds && !::testing::Test::HasFailure(); ++seed) {
     crowd c{*model, seed};
     c.serve(requests);
     dropped += c.dropped;
@@ -239,6 +244,8 @@ void expect_a_crowd_is_served(const std::string& name, const std::string& config
     bounded += c.bounded;
     evicted += c.evicted;
   }
+  if (seeds < 3)
+    return; // the full run shows that the crowds reach everything
   EXPECT_GT(dropped, 3);
   if (!has_pages)
     return;
