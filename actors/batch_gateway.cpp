@@ -69,9 +69,7 @@ result<void> batch_gateway_actor::begin(instant now, outbox& out) {
     if (parts_.show)
       out.arm({show_due, 0}, show_every);
   }
-  DI_TRY_VOID(write_ready());
-  finish_if_done(now);
-  return {};
+  return write_and_finish(now);
 }
 
 result<void> batch_gateway_actor::on(const proto::start_batch& m, instant now, outbox& out) {
@@ -86,9 +84,7 @@ result<void> batch_gateway_actor::on(const proto::placement_settled& m, instant 
 
 result<void> batch_gateway_actor::on(const proto::drain_batch& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  DI_TRY_VOID(write_ready());
-  finish_if_done(now);
-  return {};
+  return write_and_finish(now);
 }
 
 result<void> batch_gateway_actor::on(const proto::request_opened& m, instant now, outbox& out) {
@@ -97,24 +93,28 @@ result<void> batch_gateway_actor::on(const proto::request_opened& m, instant now
 
 result<void> batch_gateway_actor::on(const proto::request_closed& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  DI_TRY_VOID(write_ready());
-  finish_if_done(now);
-  return {};
+  return write_and_finish(now);
 }
 
 result<void> batch_gateway_actor::on(const proto::tokens_released& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  DI_TRY_VOID(write_ready());
-  finish_if_done(now);
-  return {};
+  return write_and_finish(now);
 }
 
 result<void> batch_gateway_actor::on_due(timer which, instant now, outbox& out) {
-  if (which.kind != show_due)
-    return core_.on_due(which, now, out);
+  if (which.kind != show_due) {
+    DI_TRY_VOID(core_.on_due(which, now, out)); // may end requests at their deadlines
+    return write_and_finish(now);
+  }
   show(now);
   if (!finished_)
     out.arm({show_due, 0}, show_every);
+  return {};
+}
+
+result<void> batch_gateway_actor::write_and_finish(instant now) {
+  DI_TRY_VOID(write_ready());
+  finish_if_done(now);
   return {};
 }
 

@@ -51,6 +51,7 @@ public:
 private:
   enum timer_kind : std::uint32_t { show_due = 100 };
   result<void> begin(instant now, outbox& out);
+  result<void> write_and_finish(instant now);
   result<void> write_ready();
   result<void> write_line(const std::string& line);
   void break_off();

@@ -152,8 +152,7 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   engine::rank_runners runners = engine::own_rank_runners(weights, settings.threads);
   parts.runner = std::move(runners.steps);
   parts.drafts = std::move(runners.drafts);
-  parts.taps_width =
-      spec.dspark_target_layer_ids.size() * static_cast<std::size_t>(spec.hidden_size);
+  parts.taps_width = static_cast<std::size_t>(spec.taps_width());
   if (parts.drafts)
     o.draft_block = static_cast<std::uint32_t>( // of a longer block the rest is never verified
         std::min<std::int64_t>(parts.drafts->block(), engine::drafts_max));

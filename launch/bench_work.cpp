@@ -44,6 +44,7 @@ json line_of(const bench_options& o, std::mt19937_64& random) {
   line["temperature"] = o.temperature;
   line["seed"] = random();
   line["token_times"] = true;
+  line["prefix"] = "off"; // the same prompts come once per variant; none may profit of another
   return line;
 }
 

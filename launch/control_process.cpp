@@ -230,15 +230,11 @@ int control_process(child_context& c, end_latch& latch) {
   batch_files files;
   std::unique_ptr<actors::local_launcher> launcher;
   if (const auto started = start(c, files, launcher, latch); !started.ok()) {
-    if (c.system && !c.system->stop_all(1s)) // actors use what goes with this function
-      ::_exit(give_up(started.error()));
-    {
-      const int code = give_up(started.error());
-      // Actors that started use `files`, `launcher` and the latch.
-      if (c.system && !c.system->stop_all(1s))
-        ::_exit(code);
-      return code;
-    }
+    const int code = give_up(started.error());
+    // Actors that started use `files`, `launcher` and the latch.
+    if (c.system && !c.system->stop_all(1s))
+      ::_exit(code);
+    return code;
   }
   const auto verdict = latch.wait([&] {
     log::warn("drain_requested");

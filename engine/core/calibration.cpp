@@ -2,8 +2,6 @@
 // Histograms of outcomes by logit, their quality numbers, and Platt's fit through them.
 #include "engine/core/calibration.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -41,6 +39,8 @@ void calibration::survivals(std::span<const float> logits, std::span<float> out)
 
 void calibration::observe(std::span<const float> logits, std::uint32_t accepted) {
   const std::size_t n = std::min(logits.size(), records_.size());
+  if (n == 0)
+    return; // nothing was drafted: nothing is learnt, and what is known does not age
   for (std::size_t k = 0; k < n; ++k) {
     record& r = records_[k];
     ++r.verified;
@@ -142,51 +142,10 @@ position_quality calibration::quality(std::size_t position) const {
   return q;
 }
 
-std::string calibration::to_string() const {
-  std::string text;
-  for (std::size_t k = 0; k < records_.size(); ++k) {
-    const position_quality q = quality(k);
-    text +=
-        fmt::format("{}{}: {} of {} accepted, said {:.3f}, was {:.3f}, ECE {:.1f} % (raw {:.1f} "
-                    "%), AUC {:.2f}",
-                    k == 0 ? "" : "; ", k + 1, q.accepted, q.reached, q.confidence, q.rate,
-                    100 * q.ece, 100 * q.ece_raw, q.auc);
-  }
-  return text;
-}
-
 std::size_t temperature_bucket(double temperature) noexcept {
   if (!(temperature >= 1e-5))
     return 0;
   return temperature <= 0.75 ? 1 : temperature <= 1.05 ? 2 : 3;
-}
-
-void acceptance_history::enter(std::uint64_t generation) noexcept {
-  if (generation == generation_)
-    return;
-  *this = acceptance_history{};
-  generation_ = generation;
-}
-
-void acceptance_history::survivals(std::uint64_t generation, std::span<float> out) noexcept {
-  enter(generation);
-  float product = 1, prior = 0.7F;
-  for (std::size_t k = 0; k < out.size(); ++k) {
-    const bool known = k < drafts_max;
-    product *= ((known ? accepted_[k] : 0) + prior_weight * prior)
-               / ((known ? reached_[k] : 0) + prior_weight);
-    out[k] = product;
-    prior *= 0.9F;
-  }
-}
-
-void acceptance_history::observe(std::uint64_t generation, std::uint32_t verified,
-                                 std::uint32_t accepted) noexcept {
-  enter(generation);
-  for (std::uint32_t k = 0; k < std::min({verified, accepted + 1, drafts_max}); ++k) {
-    reached_[k] = forget * reached_[k] + 1;
-    accepted_[k] = forget * accepted_[k] + (k < accepted ? 1.0F : 0.0F);
-  }
 }
 
 } // namespace di::engine

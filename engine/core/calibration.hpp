@@ -49,15 +49,14 @@ public:
   /// Running products into out[0, logits.size()).
   void survivals(std::span<const float> logits, std::span<float> out) const noexcept;
 
-  /// One verified block. @param logits  of the drafts that were verified, in order
+  /// One verified block; without drafts nothing was learned.
+  /// @param logits    of the drafts that were verified, in order
   /// @param accepted  how many of them matched, <= logits.size()
   void observe(std::span<const float> logits, std::uint32_t accepted);
   /// Fits now instead of after refit_blocks.
   void fit();
 
-  std::size_t positions() const noexcept { return records_.size(); }
   position_quality quality(std::size_t position) const;
-  std::string to_string() const;
 
 private:
   struct bin {
@@ -80,21 +79,5 @@ private:
 /// Temperature buckets with separate calibrations: greedy, up to 0.75, up to 1.05, above.
 inline constexpr std::size_t temperature_buckets = 4;
 std::size_t temperature_bucket(double temperature) noexcept;
-
-/// Acceptance of one sequence by position, for drafters without confidences: decayed counts with a
-/// Beta prior of mean 0.7 * 0.9^k. Reset when the generation changes, so that a slot that is used
-/// again never reads its predecessor's. Plain value; lives in RANK's sequence.
-class acceptance_history {
-public:
-  /// Survivals for `out.size()` drafts of this generation.
-  void survivals(std::uint64_t generation, std::span<float> out) noexcept;
-  void observe(std::uint64_t generation, std::uint32_t verified, std::uint32_t accepted) noexcept;
-
-private:
-  static constexpr float forget = 0.9F, prior_weight = 2;
-  void enter(std::uint64_t generation) noexcept;
-  std::array<float, drafts_max> reached_{}, accepted_{};
-  std::uint64_t generation_ = 0;
-};
 
 } // namespace di::engine

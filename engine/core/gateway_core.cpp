@@ -142,7 +142,7 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
   collected_choice& c = e->choices[m.choice];
   const auto have = static_cast<std::uint32_t>(c.tokens.size());
   const bool ended = c.end.reason != proto::finish_reason::none;
-  if (m.first_index <= have && !ended && e->state != phase::finished) {
+  if (m.first_index <= have && !ended) {
     if (e->state == phase::submitted)
       e->state = phase::open; // request_opened was lost
     const std::uint32_t skip =
@@ -169,7 +169,7 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
   const bool all = std::all_of(e->choices.begin(), e->choices.end(), [](const auto& x) {
     return x.end.reason != proto::finish_reason::none;
   });
-  if (all && e->state != phase::finished)
+  if (all)
     finish(*e, now, out);
   return {};
 }

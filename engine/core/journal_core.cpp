@@ -4,21 +4,13 @@
 
 #include "engine/core/deadline.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path
+#include "engine/core/resend.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
 
 namespace di::engine {
-
-namespace {
-constexpr duration resend_most = std::chrono::seconds{8};
-
-/// What is not heard is said again after twice the time.
-duration longer(duration wait) {
-  return std::max(wait, std::min(2 * wait, resend_most));
-}
-} // namespace
 
 struct journal_core::choice {
   std::vector<token_id> tokens;

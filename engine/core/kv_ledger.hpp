@@ -86,8 +86,8 @@ public:
   virtual void check() const = 0;
 };
 
-/// Counts pages and holds nothing: for tests and simulations.
-class counted_ledger final : public kv_ledger {
+/// Counts pages and holds nothing: for RANK without a KV of its own, and a base for toy ones.
+class counted_ledger : public kv_ledger {
 public:
   counted_ledger(std::uint64_t kv_tokens, std::uint32_t page_tokens);
 

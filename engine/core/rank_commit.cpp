@@ -64,6 +64,7 @@ void rank_core::count_told(outbox& out) {
   }
   tell("di_rank_prefix_hits_total", prefix_.hits, prefix_told_.hits);
   tell("di_rank_prefix_tokens_total", prefix_.tokens, prefix_told_.tokens);
+  tell("di_rank_prefix_exact_tokens_total", prefix_.exact_tokens, prefix_told_.exact_tokens);
   tell("di_rank_prefix_rows_total", prefix_.rows, prefix_told_.rows);
   tell("di_rank_forks_total", prefix_.forks, prefix_told_.forks);
 }

@@ -42,6 +42,9 @@ result<void> rank_core::admissible(const proto::assign_request& m) const {
                 m.view.v, options_.rank.v, view_.v);
   if (draining_)
     return fail(ec::unavailable, "rank {} is draining", options_.rank.v);
+  if (spec.drafts != 0)
+    if (const auto choice = speculation_from_code(spec.drafts); !choice.ok())
+      return fail(choice.error().code, "request {}: {}", id, choice.error().what);
   if (spec.prompt.empty())
     return fail(ec::bad_argument, "request {} has an empty prompt", id);
   if (spec.sampling.n == 0 || spec.sampling.max_tokens == 0)

@@ -108,7 +108,6 @@ public:
   void observe_step(double ms);
   void observe_draft_pass(std::uint32_t sequences, double ms);
   const rank_tuning& tuning() const noexcept { return tuning_; }
-  const prefix_counts& prefixes() const noexcept { return prefix_; }
   /// Settles the drawn step. Nothing if there is none. @return its drawn tokens, in plan order
   std::vector<token_id> finish(instant now, outbox& out);
   bool unfinished() const noexcept { return !unfinished_.empty(); }

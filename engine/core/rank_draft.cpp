@@ -13,8 +13,7 @@ speculation_choice rank_core::speculation_of(const proto::request_spec& spec) co
     return {};
   if (spec.drafts == 0)
     return options_.speculation;
-  const auto choice = speculation_from_code(spec.drafts);
-  return choice ? *choice : options_.speculation;
+  return speculation_from_code(spec.drafts).value(); // admissible() has looked
 }
 
 bool rank_core::wants_taps() const {

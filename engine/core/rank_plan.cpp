@@ -75,6 +75,7 @@ void rank_core::open_kv(sequence& s) {
   }
   prefix_.hits += begins.hit > 0;
   prefix_.tokens += begins.hit;
+  prefix_.exact_tokens += begins.bounded == 0 ? begins.hit : 0;
   prefix_.rows += begins.hit > 0 ? s.computed : 0;
 }
 

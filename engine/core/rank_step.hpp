@@ -40,10 +40,11 @@ struct rank_options {
 
 /// Rows that sequences did not have to compute.
 struct prefix_counts {
-  std::uint64_t hits = 0;   ///< sequences that began behind a cached prefix
-  std::uint64_t tokens = 0; ///< [tokens] of these prefixes
-  std::uint64_t rows = 0;   ///< [rows] that need not be run again for windows
-  std::uint64_t forks = 0;  ///< choices that began behind another one's prompt
+  std::uint64_t hits = 0;         ///< sequences that began behind a cached prefix
+  std::uint64_t tokens = 0;       ///< [tokens] of these prefixes
+  std::uint64_t exact_tokens = 0; ///< [tokens] of them with the bits of a cold run
+  std::uint64_t rows = 0;         ///< [rows] that need not be run again for windows
+  std::uint64_t forks = 0;        ///< choices that began behind another one's prompt
 };
 
 /// A sequence to draft for.

@@ -3,6 +3,7 @@
 #include "engine/core/rebalancer_core.hpp"
 
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
+#include "engine/core/resend.hpp"
 #include "engine/moe/eplb.hpp"
 #include "engine/moe/random_placement.hpp"
 #include "messaging/base/trace.hpp"
@@ -45,6 +46,11 @@ void rebalancer_core::publish(outbox& out) {
     waiting_.insert(shard_path(r));
   }
   out.count("di_rebalancer_placements_total");
+  begin_sending(out);
+}
+
+void rebalancer_core::begin_sending(outbox& out) {
+  wait_ = options_.resend_after;
   send_all(out);
 }
 
@@ -54,7 +60,7 @@ void rebalancer_core::send_all(outbox& out) {
       out.send(who, proto::placement_proposed{next_.published()});
     else
       out.send(who, placement_.published());
-  out.arm({resend_due, version_}, options_.resend_after);
+  out.arm({resend_due, version_}, wait_);
 }
 
 /// The next layers of the plan, as many as an epoch may load, at least one. Nothing if all are
@@ -97,7 +103,7 @@ void rebalancer_core::propose_next(outbox& out) {
     waiting_.insert(shard_path(r));
   out.count("di_rebalancer_moves_total", moves);
   out.count("di_rebalancer_layers_total", layers);
-  send_all(out);
+  begin_sending(out);
 }
 
 result<void> rebalancer_core::on(const proto::placement_prepared& m, instant, outbox& out) {
@@ -138,8 +144,10 @@ void rebalancer_core::settle(outbox& out) {
 }
 
 result<void> rebalancer_core::on_due(timer which, instant, outbox& out) {
-  if (which.kind == resend_due && which.key == version_ && !waiting_.empty())
+  if (which.kind == resend_due && which.key == version_ && !waiting_.empty()) {
+    wait_ = longer(wait_);
     send_all(out);
+  }
   return {};
 }
 
@@ -147,14 +155,12 @@ result<void> rebalancer_core::on_due(timer which, instant, outbox& out) {
 
 rebalancer_core::table rebalancer_core::table_of(std::size_t group) const {
   const proto::placement_group& g = placement_.published().groups[group];
-  const std::size_t of_layer = placement_.ranks() * g.slots;
   table all;
-  all.reserve(of_layer * g.layers);
-  for (std::uint32_t layer = 0; layer < g.layers; ++layer) {
-    const auto from = g.expert_of_slot.size() == of_layer ? 0 : layer * of_layer;
-    const auto begin = g.expert_of_slot.begin() + static_cast<std::ptrdiff_t>(from);
-    all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(of_layer));
-  }
+  for (std::uint32_t layer = 0; layer < g.layers; ++layer)
+    for (std::size_t rank = 0; rank < placement_.ranks(); ++rank) {
+      const auto held = placement_.held(rank, layer_id{g.first_layer + layer});
+      all.insert(all.end(), held.begin(), held.end());
+    }
   return all;
 }
 

@@ -23,7 +23,7 @@ struct rebalancer_options {
   std::vector<expert_layers> groups; ///< of the model
   std::uint32_t redundant = 0;       ///< copies beyond one per expert
   std::vector<address> listeners = {"/control/scheduler", "/gateway/0"}; ///< get placement_settled
-  duration resend_after = std::chrono::milliseconds{250};
+  duration resend_after = std::chrono::milliseconds{250}; ///< at first, then less and less often
   rebalance_policy policy{};
 };
 
@@ -70,6 +70,7 @@ private:
   void publish(outbox& out);
   void propose_next(outbox& out);
   void settle(outbox& out);
+  void begin_sending(outbox& out);
   void send_all(outbox& out);
   table table_of(std::size_t group) const;
   result<void> look(outbox& out);
@@ -83,6 +84,7 @@ private:
   std::uint64_t version_ = 0; ///< highest ever made
   epoch told_view_{};         ///< whose settling listeners know
   std::set<address> waiting_; ///< who has not loaded or installed it
+  duration wait_{};           ///< until it is sent to them again
   std::vector<table> goal_;   ///< [groups] where the plan leads; empty: nowhere
   load_sum loads_;
   std::map<rank_id, progress> progress_;

@@ -2,6 +2,7 @@
 // Taking requests in and following them.
 #include "engine/core/deadline.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path
+#include "engine/core/resend.hpp"
 #include "engine/core/scheduler_request.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
@@ -11,7 +12,6 @@
 namespace di::engine {
 
 namespace {
-constexpr duration resend_most = std::chrono::seconds{8}; ///< waits double up to this
 constexpr std::uint64_t for_ever = ~std::uint64_t{0};
 } // namespace
 
@@ -221,8 +221,8 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
     unassign(*r);
     // What is too large for a rank stays so; what was refused for another reason may be tried again
     // once the rank's state has changed.
-    r->refused_by[m.rank] =
-        m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report;
+    r->refused_by[m.rank] = {
+        m.life, m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report};
     ++r->refusals;
     r->last_refusal = {m.code, m.what};
     queue_.put_back(r->place);
@@ -282,7 +282,7 @@ result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
       continue;
     if (now - r->sent >= (r->confirmed ? options_.remind_after : r->wait)) {
       send_assignment(*r, now, out);
-      r->wait = std::max(r->wait, std::min(2 * r->wait, resend_most));
+      r->wait = longer(r->wait);
     }
     arm(out);
   }

@@ -13,10 +13,11 @@ constexpr std::size_t blocked_max = 32;
 constexpr std::uint32_t refusals_max = 64;
 } // namespace
 
-/// A refusal counts until the rank reports another state.
+/// A refusal counts until the rank reports another state, or has another life.
 bool scheduler_core::refused_now(const rank_entry& rank, const request& r) const {
   const auto at = r.refused_by.find(rank.who.rank);
-  return at != r.refused_by.end() && at->second >= rank.load.report;
+  return at != r.refused_by.end() && at->second.life == rank.who.life
+         && at->second.report >= rank.load.report;
 }
 
 bool scheduler_core::refused_by_all(const request& r) const {

@@ -18,7 +18,11 @@ struct scheduler_core::request {
   instant sent;
   duration wait{}; ///< until it is sent again, unless it is confirmed
   std::optional<instant> deadline;
-  std::map<rank_id, std::uint64_t> refused_by; ///< report until which a rank's refusal counts
+  struct refusal {
+    incarnation life{};       ///< of the rank; a later one is asked again
+    std::uint64_t report = 0; ///< until which it counts
+  };
+  std::map<rank_id, refusal> refused_by;
   std::uint32_t refusals = 0;
   error last_refusal{ec::unavailable, "no rank serves"};
 

@@ -42,7 +42,6 @@ public:
   /// A measured step; fills an empty bucket.
   void observe(std::uint32_t rows, double ms) noexcept;
 
-  bool empty() const noexcept { return known_ == 0; }
   /// Buckets with a value. Below two the slope is unknown.
   std::size_t known() const noexcept { return known_; }
   /// [ms] monotone in rows, >= 0; 0 for 0 rows or an empty table.

@@ -56,8 +56,6 @@ struct verify_planner_options {
   std::uint32_t explore_every = 128; ///< [plans] one verifies all, so that no position goes without
                                      ///< outcomes, and one step in as many has no drafts, so
                                      ///< that its time is known; 0: never
-  std::uint32_t feed_before = ~0U;   ///< [steps] before such a step in which rows are fed: always,
-                                     ///< as drafts without their context are half as good
   double forget = 0.98;              ///< per step, of what survivals look like
   step_table_options step{}, draft{};
 };
@@ -84,13 +82,6 @@ public:
   /// @param other_rows  prompt rows, rows of sequences without drafts
   bool wants_drafts(std::uint32_t sequences, std::uint32_t drafted_anyway,
                     std::uint32_t other_rows);
-
-  /// Whether the rows of the next step should be fed to the draft layers: while drafting, and
-  /// feed_before steps before one that tries it. Without, only fixed ones need it. A sequence that
-  /// was not fed up to its end cannot be drafted for until it was.
-  bool wants_feed() const noexcept {
-    return drafting_ || probe_left_ > 0 || probe_after_ - since_draft_ <= options_.feed_before;
-  }
 
   /// @param other_rows  [rows] of the step beyond one per offer
   /// @param drafted     sequences of the draft pass that these offers came from

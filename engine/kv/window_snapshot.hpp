@@ -39,7 +39,6 @@ struct window_snapshot {
   std::int64_t length = 0;      ///< [tokens]
   std::int64_t layers = 0;      ///< rings [0, layers) are in it
   std::int64_t rows = 0;        ///< per layer: min(length, window - 1), the last ones before length
-  sequence_floors floors;       ///< of the sequence that it was taken of
   std::vector<std::byte> rings; ///< [layers, rows, window row] packed rows, positions ascending
   std::int64_t draft_rows = 0;  ///< of draft rings, the last ones before length; 0: none were fed
   std::vector<std::byte> draft_rings; ///< [draft layers, draft rows, window row]

@@ -18,7 +18,7 @@ namespace {
 /// @source http://www.isthe.com/chongo/tech/comp/fnv/
 std::uint64_t rope_mark(const model_spec& spec) {
   std::uint64_t mark = 0xcbf29ce484222325U;
-  for (std::int64_t layer = 0; layer < spec.num_hidden_layers; ++layer)
+  for (std::int64_t layer = 0; layer < spec.all_layers(); ++layer)
     for (const float f : rope_frequencies(spec.rope(layer)))
       mark = (mark ^ std::bit_cast<std::uint32_t>(f)) * 0x100000001b3U;
   return mark;

@@ -38,11 +38,8 @@ public:
 private:
   enum class phase : std::uint8_t { idle, needs_experts, done };
 
-  std::int64_t tap_width() const noexcept {
-    return static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * spec_.hidden_size;
-  }
   std::int64_t rows_of(const draft_feed& f) const noexcept {
-    return static_cast<std::int64_t>(f.taps.size()) / tap_width();
+    return static_cast<std::int64_t>(f.taps.size()) / spec_.taps_width();
   }
   result<void> check(std::span<const draft_feed> rows, std::size_t i) const;
   void gather(std::span<const draft_feed> rows);
@@ -87,9 +84,9 @@ private:
 /// Whether feed i makes sense.
 result<void> cpu_draft_runner::check(std::span<const draft_feed> rows, std::size_t i) const {
   const draft_feed& f = rows[i];
-  if (f.sequence == nullptr || f.taps.size() % static_cast<std::size_t>(tap_width()) != 0)
+  if (f.sequence == nullptr || f.taps.size() % static_cast<std::size_t>(spec_.taps_width()) != 0)
     return fail(ec::bad_argument, "draft feed {}: {} values are no rows of {}", i, f.taps.size(),
-                tap_width());
+                spec_.taps_width());
   for (std::size_t j = 0; j < i; ++j)
     if (rows[j].sequence == f.sequence)
       return fail(ec::bad_argument, "draft feeds {} and {} are of the same sequence", j, i);
@@ -110,10 +107,10 @@ void cpu_draft_runner::gather(std::span<const draft_feed> rows) {
     fed_.push_back({f.sequence, f.first_position + rows_of(f) - kept, kept});
     fed_count_ += kept;
   }
-  bf16* taps = taps_.ensure(fed_count_ * tap_width());
+  bf16* taps = taps_.ensure(fed_count_ * spec_.taps_width());
   std::int32_t* positions = fed_positions_.ensure(fed_count_);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t count = fed_[i].rows * tap_width();
+    const std::int64_t count = fed_[i].rows * spec_.taps_width();
     if (count > 0)
       std::memcpy(taps, rows[i].taps.data() + rows[i].taps.size() - static_cast<std::size_t>(count),
                   static_cast<std::size_t>(count) * sizeof(bf16));
@@ -128,7 +125,8 @@ result<void> cpu_draft_runner::write_rings() {
   const draft_weights& w = *step_.model.drafts();
   const std::int64_t rows = fed_count_;
   const std::int64_t dim = spec_.head_dim;
-  DI_TRY_VOID(quantise(step_, taps_.data(), tap_width(), rows, tap_width(), tap_codes_));
+  DI_TRY_VOID(
+      quantise(step_, taps_.data(), spec_.taps_width(), rows, spec_.taps_width(), tap_codes_));
   const std::array project{
       linear(w.main_proj, tap_codes_, main_raw_.ensure(rows * spec_.hidden_size))};
   DI_TRY_VOID(run_linears(step_, project));
@@ -237,17 +235,12 @@ result<step_state> cpu_draft_runner::start(std::span<const draft_segment> segmen
 result<step_state> cpu_draft_runner::run_to_experts() {
   const layer_weights& w = step_.model.layers()[static_cast<std::size_t>(layer_)];
   step_.visit(layer_, "X_in", streams_.data(), spec_.stream_width());
-  DI_TRY_VOID(streams_.mix(step_, layer_, w.attention_mix, residual_streams::attention_names));
-  DI_TRY_VOID(normalise(step_, streams_.input(), w.attention.norm, step_.rows, spec_.hidden_size,
-                        normed_.data()));
-  step_.visit(layer_, "attn_in", normed_.data(), spec_.hidden_size);
+  DI_TRY_VOID(streams_.enter(step_, layer_, w.attention_mix, w.attention.norm,
+                             residual_streams::attention_names, normed_.data()));
   DI_TRY_VOID(attention_.run_blocks(step_, layer_, normed_.data(), y_.data()));
   DI_TRY_VOID(streams_.update(step_, y_.data()));
-
-  DI_TRY_VOID(streams_.mix(step_, layer_, w.ffn_mix, residual_streams::ffn_names));
-  DI_TRY_VOID(normalise(step_, streams_.input(), w.moe.norm, step_.rows, spec_.hidden_size,
-                        normed_.data()));
-  step_.visit(layer_, "ffn_in", normed_.data(), spec_.hidden_size);
+  DI_TRY_VOID(streams_.enter(step_, layer_, w.ffn_mix, w.moe.norm, residual_streams::ffn_names,
+                             normed_.data()));
   DI_TRY_VOID(moe_.ask(step_, layer_, normed_.data()));
   phase_ = phase::needs_experts;
   return step_state::needs_experts;
@@ -258,10 +251,7 @@ result<step_state> cpu_draft_runner::resume() {
     return fail(ec::bad_argument, "no draft pass waits for expert rows");
   phase_ = phase::idle;
   DI_TRY_VOID(moe_.combine(step_, y_.data()));
-  step_.visit(layer_, "ffn_out", y_.data(), spec_.hidden_size);
-  DI_TRY_VOID(streams_.update(step_, y_.data()));
-  step_.visit(layer_, "X_out", streams_.data(), spec_.stream_width());
-  step_.visit(layer_, "pre_out", streams_.weights(), spec_.hc_mult);
+  DI_TRY_VOID(streams_.leave(step_, layer_, y_.data()));
   ++layer_;
   return layer_ < spec_.all_layers() ? run_to_experts() : finish();
 }

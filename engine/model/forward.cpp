@@ -192,7 +192,7 @@ result<void> cpu_forward::cut() {
   cut_.compact(streams_.weights(), streams * sizeof(float));
   attention_.compact(cut_, spec_);
   if (!taps_view_.empty() && layer_ < last_tap_)
-    cut_.compact(taps_.data(), spec_.dspark_target_layer_ids.size() * width);
+    cut_.compact(taps_.data(), static_cast<std::size_t>(spec_.taps_width()) * sizeof(bf16));
   return {};
 }
 
@@ -205,17 +205,12 @@ result<step_state> cpu_forward::run_to_experts() {
   if (step_.rows == 0)
     return finish();
 
-  DI_TRY_VOID(streams_.mix(step_, layer_, w.attention_mix, residual_streams::attention_names));
-  DI_TRY_VOID(normalise(step_, streams_.input(), w.attention.norm, step_.rows, spec_.hidden_size,
-                        normed_.data()));
-  step_.visit(layer_, "attn_in", normed_.data(), spec_.hidden_size);
+  DI_TRY_VOID(streams_.enter(step_, layer_, w.attention_mix, w.attention.norm,
+                             residual_streams::attention_names, normed_.data()));
   DI_TRY_VOID(attention_.run(step_, layer_, normed_.data(), y_.data()));
   DI_TRY_VOID(streams_.update(step_, y_.data()));
-
-  DI_TRY_VOID(streams_.mix(step_, layer_, w.ffn_mix, residual_streams::ffn_names));
-  DI_TRY_VOID(normalise(step_, streams_.input(), w.moe.norm, step_.rows, spec_.hidden_size,
-                        normed_.data()));
-  step_.visit(layer_, "ffn_in", normed_.data(), spec_.hidden_size);
+  DI_TRY_VOID(streams_.enter(step_, layer_, w.ffn_mix, w.moe.norm, residual_streams::ffn_names,
+                             normed_.data()));
   DI_TRY_VOID(moe_.ask(step_, layer_, normed_.data()));
   open_ = true;
   return step_state::needs_experts;
@@ -244,10 +239,7 @@ result<step_state> cpu_forward::resume() {
     return fail(ec::bad_argument, "no step waits for expert rows");
   open_ = false;
   DI_TRY_VOID(moe_.combine(step_, y_.data()));
-  step_.visit(layer_, "ffn_out", y_.data(), spec_.hidden_size);
-  DI_TRY_VOID(streams_.update(step_, y_.data()));
-  step_.visit(layer_, "X_out", streams_.data(), spec_.stream_width());
-  step_.visit(layer_, "pre_out", streams_.weights(), spec_.hc_mult);
+  DI_TRY_VOID(streams_.leave(step_, layer_, y_.data()));
   ++layer_;
   return layer_ < spec_.num_hidden_layers ? run_to_experts() : finish();
 }
@@ -265,8 +257,7 @@ result<void> cpu_forward::make_logits() {
   DI_TRY_VOID(streams_.collapse(step_));
   step_.visit(layer_, "final_h", streams_.input(), hidden);
   if (!taps_view_.empty())
-    step_.visit(layer_, "tap", taps_.data(),
-                static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * hidden);
+    step_.visit(layer_, "tap", taps_.data(), spec_.taps_width());
   const std::int64_t wanted = wanted_.back().first + wanted_.back().rows;
   bf16* in = head_in_.ensure(wanted * hidden);
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
@@ -301,8 +292,7 @@ std::span<const bf16> cpu_forward::taps(std::size_t segment) const {
   const segment_rows& of = tap_segments_[segment];
   const std::int64_t below =
       std::clamp<std::int64_t>(of.sequence->floors().decoder - of.first_position, 0, of.rows);
-  const auto width =
-      static_cast<std::int64_t>(spec_.dspark_target_layer_ids.size()) * spec_.hidden_size;
+  const std::int64_t width = spec_.taps_width();
   return taps_view_.subspan(static_cast<std::size_t>((of.first_row + below) * width),
                             static_cast<std::size_t>((of.rows - below) * width));
 }

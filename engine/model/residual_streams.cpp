@@ -24,8 +24,8 @@ void residual_streams::embed(const step_context& step, std::span<const token_id>
   u_.ensure(step.rows * hidden);
 }
 
-result<void> residual_streams::mix(step_context& step, std::int64_t layer, const mix_weights& w,
-                                   const char* const (&names)[3]) {
+result<void> residual_streams::enter(step_context& step, std::int64_t layer, const mix_weights& w,
+                                     const bf16* norm, const site_names& names, bf16* in) {
   const model_spec& spec = step.spec;
   const std::int64_t streams = spec.hc_mult;
   DI_TRY_VOID(check_op(
@@ -34,10 +34,13 @@ result<void> residual_streams::mix(step_context& step, std::int64_t layer, const
                       static_cast<float>(spec.hc_eps), static_cast<float>(spec.rms_norm_eps),
                       pre_.data(), post_.data(), comb_.data()),
       "hc_mix"));
-  step.visit(layer, names[0], pre_.data(), streams);
-  step.visit(layer, names[1], post_.data(), streams);
-  step.visit(layer, names[2], comb_.data(), streams * streams);
-  return collapse(step); // with the weights of the site before; the new ones go to the next site
+  step.visit(layer, names.pre, pre_.data(), streams);
+  step.visit(layer, names.post, post_.data(), streams);
+  step.visit(layer, names.comb, comb_.data(), streams * streams);
+  DI_TRY_VOID(collapse(step)); // with the weights of the site before; the new ones go to the next
+  DI_TRY_VOID(normalise(step, u_.data(), norm, step.rows, spec.hidden_size, in));
+  step.visit(layer, names.in, in, spec.hidden_size);
+  return {};
 }
 
 result<void> residual_streams::update(step_context& step, const bf16* y) {
@@ -47,6 +50,14 @@ result<void> residual_streams::update(step_context& step, const bf16* y) {
                        "hc_update"));
   std::memcpy(collapse_.data(), pre_.data(),
               static_cast<std::size_t>(step.rows * spec.hc_mult) * sizeof(float));
+  return {};
+}
+
+result<void> residual_streams::leave(step_context& step, std::int64_t layer, bf16* y) {
+  step.visit(layer, "ffn_out", y, step.spec.hidden_size);
+  DI_TRY_VOID(update(step, y));
+  step.visit(layer, "X_out", x_.data(), step.spec.stream_width());
+  step.visit(layer, "pre_out", collapse_.data(), step.spec.hc_mult);
   return {};
 }
 

@@ -7,25 +7,14 @@
 
 namespace di::engine {
 
-namespace {
-
-template <class Runner>
-struct bundle { // destroyed from the bottom up: runner, stream, model
-  std::shared_ptr<const loaded_model> model;
-  std::unique_ptr<kernels::stream> stream;
-  std::unique_ptr<Runner> runner;
-};
-
-} // namespace
-
 rank_runners own_rank_runners(std::shared_ptr<const loaded_model> model, unsigned threads) {
-  struct pair { // destroyed from the bottom up
+  struct bundle { // destroyed from the bottom up
     std::shared_ptr<const loaded_model> model;
     std::unique_ptr<kernels::stream> stream;
     std::unique_ptr<forward> steps;
     std::unique_ptr<draft_runner> drafts;
   };
-  auto all = std::make_shared<pair>();
+  auto all = std::make_shared<bundle>();
   all->model = std::move(model);
   all->stream = kernels::make_cpu_stream(threads);
   all->steps = make_forward(*all->model, kernels::best_cpu_ops(), *all->stream);
@@ -37,18 +26,14 @@ rank_runners own_rank_runners(std::shared_ptr<const loaded_model> model, unsigne
   return runners;
 }
 
-std::shared_ptr<step_runner> own_step_runner(std::shared_ptr<const loaded_model> model,
-                                             unsigned threads) {
-  auto all = std::make_shared<bundle<forward>>();
-  all->model = std::move(model);
-  all->stream = kernels::make_cpu_stream(threads);
-  all->runner = make_forward(*all->model, kernels::best_cpu_ops(), *all->stream);
-  return {all, all->runner.get()};
-}
-
 std::shared_ptr<expert_runner> own_expert_runner(std::shared_ptr<const loaded_model> model,
                                                  unsigned threads) {
-  auto all = std::make_shared<bundle<expert_runner>>();
+  struct bundle { // destroyed from the bottom up
+    std::shared_ptr<const loaded_model> model;
+    std::unique_ptr<kernels::stream> stream;
+    std::unique_ptr<expert_runner> runner;
+  };
+  auto all = std::make_shared<bundle>();
   all->model = std::move(model);
   all->stream = kernels::make_cpu_stream(threads);
   all->runner = make_expert_runner(*all->model, kernels::best_cpu_ops(), *all->stream);

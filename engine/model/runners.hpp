@@ -23,8 +23,6 @@ rank_runners own_rank_runners(std::shared_ptr<const loaded_model> model, unsigne
 
 /// @param threads  threads of its own stream; at least 1
 /// @return         keeps model and stream alive; the fastest kernels of this machine
-std::shared_ptr<step_runner> own_step_runner(std::shared_ptr<const loaded_model> model,
-                                             unsigned threads);
 std::shared_ptr<expert_runner> own_expert_runner(std::shared_ptr<const loaded_model> model,
                                                  unsigned threads);
 

@@ -114,7 +114,6 @@ result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_k
   out.length = length;
   out.layers = rings_to_keep(kind);
   out.rows = std::min(length, layout_.window - 1);
-  out.floors = floors_;
   out.rings.resize(static_cast<std::size_t>(out.layers * out.rows) * layout_.window_row_bytes);
   std::byte* row = out.rings.data();
   for (std::int64_t layer = 0; layer < out.layers; ++layer)

@@ -164,6 +164,10 @@ struct model_spec {
   /// Position in `dspark_target_layer_ids`; none if no draft layer taps it (or there are no
   /// drafts).
   std::optional<std::size_t> tap_index(std::int64_t layer) const noexcept;
+  /// Elements of a row's taps: [targets, hidden].
+  std::int64_t taps_width() const noexcept {
+    return static_cast<std::int64_t>(dspark_target_layer_ids.size()) * hidden_size;
+  }
 
   rope_spec rope(std::int64_t layer) const noexcept;
   std::int64_t experts(std::int64_t layer) const noexcept;

@@ -286,14 +286,9 @@ void layer_balancer::improve(std::uint32_t rounds_max, std::uint32_t moves_max, 
   }
 }
 
-/// One or two random legal changes. @param noise  state of a splitmix64 sequence
-void layer_balancer::disturb(std::uint64_t& noise) {
-  const auto below = [&noise](std::uint32_t n) {
-    std::uint64_t z = noise += 0x9e37'79b9'7f4a'7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58'476d'1ce4'e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d0'49bb'1331'11ebU;
-    return static_cast<std::uint32_t>((z ^ (z >> 31)) % n);
-  };
+/// One or two random legal changes.
+void layer_balancer::disturb(splitmix& random) {
+  const auto below = [&random](std::uint32_t n) { return random.below(n); };
   for (std::uint32_t change = 1 + below(3); change > 0; --change)
     for (int tries = 0; tries < 8; ++tries) {
       const std::uint32_t a = below(shape_.ranks), b = below(shape_.ranks);
@@ -315,13 +310,13 @@ void layer_balancer::disturb(std::uint64_t& noise) {
 }
 
 void layer_balancer::shake(std::uint32_t times, std::uint32_t rounds_max) {
-  std::uint64_t noise = 1;
+  splitmix random{1};
   double best = peak_sum();
   const double mean =
       std::accumulate(totals_.begin(), totals_.end(), 0.0) / static_cast<double>(shape_.ranks);
   std::vector<std::uint32_t> kept(held_);
   for (; times > 0 && best > mean * (1 + 1e-5); --times) {
-    disturb(noise);
+    disturb(random);
     improve(rounds_max, ~0U, 0, true, nullptr);
     const double now = peak_sum();
     if (now <= best) {

@@ -2,6 +2,8 @@
 // Balancing the experts of one layer: copies, packing and improving. Scratch of plan_experts().
 #pragma once
 
+#include "engine/moe/splitmix.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -102,7 +104,7 @@ private:
   void try_copy(std::uint32_t y, std::uint32_t b, std::uint32_t slot, double peak,
                 improvement& best);
   void try_drops(std::uint32_t a, double peak, improvement& best);
-  void disturb(std::uint64_t& noise);
+  void disturb(splitmix& random);
   void apply(const improvement& i);
 
   layer_shape shape_;

@@ -150,11 +150,6 @@ std::uint32_t placement::experts(layer_id layer) const noexcept {
   return g ? g->experts : 0;
 }
 
-std::uint32_t placement::slots(layer_id layer) const noexcept {
-  const group* g = group_of(layer);
-  return g ? g->slots : 0;
-}
-
 std::span<const std::uint32_t> placement::held(std::size_t index, layer_id layer) const noexcept {
   const group* g = group_of(layer);
   if (!g)

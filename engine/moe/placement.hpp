@@ -73,7 +73,6 @@ public:
 
   /// Whether the layer has routed experts here, and how many; 0 if not.
   std::uint32_t experts(layer_id layer) const noexcept;
-  std::uint32_t slots(layer_id layer) const noexcept; ///< per rank; 0 for an unknown layer
   /// Experts in the slots of a rank; empty_slot marks unused ones. @pre index < ranks()
   std::span<const std::uint32_t> held(std::size_t index, layer_id layer) const noexcept;
   bool holds(std::size_t index, layer_id layer, std::uint32_t expert) const noexcept;

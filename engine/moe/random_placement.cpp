@@ -2,37 +2,16 @@
 // Drawing placements.
 #include "engine/moe/random_placement.hpp"
 
+#include "engine/moe/splitmix.hpp"
+
 #include <algorithm>
 #include <numeric>
 
 namespace di::engine {
 
-namespace {
-
-/// splitmix64: no library distribution gives the same numbers everywhere.
-class numbers {
-public:
-  explicit numbers(std::uint64_t seed) : state_{seed} {}
-  std::uint32_t below(std::size_t n) {
-    std::uint64_t z = state_ += 0x9e37'79b9'7f4a'7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58'476d'1ce4'e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d0'49bb'1331'11ebU;
-    return static_cast<std::uint32_t>((z ^ (z >> 31)) % n);
-  }
-  void shuffle(std::vector<std::uint32_t>& all) {
-    for (std::size_t i = all.size(); i > 1; --i)
-      std::swap(all[i - 1], all[below(i)]);
-  }
-
-private:
-  std::uint64_t state_;
-};
-
-} // namespace
-
 std::vector<std::uint32_t> random_placement(const expert_layers& layers, std::uint32_t ranks,
                                             std::uint32_t slots, std::uint64_t seed) {
-  numbers random{seed};
+  splitmix random{seed};
   std::vector<std::uint32_t> out;
   std::vector<std::uint32_t> experts(layers.experts), places(std::size_t{ranks} * slots);
   for (std::uint32_t layer = 0; layer < layers.layers; ++layer) {

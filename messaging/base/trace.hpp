@@ -2,10 +2,14 @@
 // Spans of one process: what it did when, for which request. A ring of fixed size that overwrites
 // the oldest; `dilaunch trace` turns the rings of a run into one picture.
 //
-//   trace::span s{trace::kind::attention, {.rows = rows, .layer = layer}};   // until the scope
-//   ends trace::stopwatch waiting;  waiting.start();  ...  waiting.stop(trace::kind::wait, {.rows =
-//   n}); trace::mark(trace::kind::take, request);                                  // a point in
-//   time
+// clang-format off
+//   trace::span s{trace::kind::attention, {.rows = rows, .layer = layer}};
+//                                          // from here until the end of the scope
+//   trace::stopwatch waiting;              // begin and end in different handlers:
+//   waiting.start();
+//   waiting.stop(trace::kind::wait, {.rows = n});
+//   trace::mark(trace::kind::take, request);    // a point in time
+// clang-format on
 //
 // Off, each of them costs one relaxed load. On, a span costs two readings of the clock and one slot
 // (tests/bench/trace_bench: under 100 ns). Every function here may be called on any thread; writers

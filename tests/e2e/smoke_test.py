@@ -24,12 +24,13 @@ class SmokeTest(unittest.TestCase):
         print(f"{cell}: {matrix.brief(facts)}")
         self.assertEqual(problems + matrix.idle(cell, facts["counters"], () if cell["ep"] == "2" else ("prefix",)), [])
         self.assertEqual([a.get("error") for a in got], [None] * len(lines))
+        self.assertEqual(facts["counters"].get("rank_drafts_verified", 0) > 0, cell["speculation"] != "off")
         return got
 
     def equal(self, cells, count, longest):
         """Each cell answers as one rank does that serves one request after the other."""
         lines = workload.make(count, SEED, MODEL, longest)
-        served = workload.make(count, SEED, MODEL, longest, matrix.serving_fields(DILAUNCH, MODEL))
+        served = workload.without(workload.make(count, SEED, MODEL, longest, matrix.serving_fields(DILAUNCH, MODEL)), "speculation")
         alone = self.answers({"ep": "1", **PLAIN}, lines, "--window", "1")
         for cell in cells:
             # So few requests find a prefix only one after the other, on few ranks.

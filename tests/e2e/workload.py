@@ -152,8 +152,12 @@ def with_noise(lines, seed):
     return mixed
 
 
+def without(lines, *fields):
+    return [{k: v for k, v in line.items() if k not in fields} for line in lines]
+
+
 def plain(lines):
-    return [{k: v for k, v in line.items() if k not in SERVING_FIELDS} for line in lines]
+    return without(lines, *SERVING_FIELDS)
 
 
 def main():

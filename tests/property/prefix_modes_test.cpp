@@ -85,6 +85,22 @@ TEST_P(exact_and_bounded, a_snapshot_is_left_where_two_prompts_part) {
   }
 }
 
+TEST_P(exact_and_bounded, an_answer_leaves_one_snapshot_at_its_last_page) {
+  const ask first{text(30, 100), text(31, 300), prefill_mode::full, prefix_mode::exact};
+  host h{*model, some_snapshots};
+  h.serve(first);
+  const auto& counts = h.cache.index().counts();
+  EXPECT_EQ(counts.snapshots_kept, 3U) << "at 128, 256 and 384";
+  EXPECT_EQ(counts.snapshots_dropped, 2U);
+  ask second{first.prompt, {}, prefill_mode::full, prefix_mode::exact};
+  second.prompt.insert(second.prompt.end(), first.output.begin(), first.output.end());
+  const token_list more = text(32, 20);
+  second.prompt.insert(second.prompt.end(), more.begin(), more.end());
+  expect_same(cold(second), h.serve(second), "the next turn");
+  EXPECT_EQ(h.session.hit, 384);
+  EXPECT_EQ(h.session.first_row, 384);
+}
+
 TEST_P(exact_and_bounded, a_bounded_hit_depends_on_prompt_keep_and_hit_only) {
   std::mt19937 random{300};
   const token_list base = text(300, 700);

@@ -203,7 +203,6 @@ TEST(speculation_property, tiny_accepts_as_many_drafts_as_the_reference) {
   std::ifstream file{std::string{DI_SOURCE_DIR} + "/tests/golden/data/model/manifest.json"};
   const auto manifest = nlohmann::json::parse(file);
   std::vector<loop_choice> choices;
-  std::vector<std::vector<token_id>> expected;
   for (const auto& [name, prompt] : manifest.at("prompts").items()) {
     if (!prompt.contains("speculative"))
       continue;

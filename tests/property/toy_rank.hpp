@@ -6,6 +6,7 @@
 
 #include "engine/core/rank_core.hpp"
 #include "messaging/base/check.hpp"
+#include "tests/sim/toy_model.hpp"
 
 #include <algorithm>
 #include <array>
@@ -17,12 +18,8 @@ namespace di::test::toy_steps {
 
 inline constexpr std::uint32_t vocab = 13;
 
-constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t x = a * 0x9E3779B97F4A7C15U ^ (b + 0x7F4A7C15U + (a << 6) + (a >> 2));
-  x ^= x >> 31;
-  x *= 0xBF58476D1CE4E5B9U;
-  return x ^ (x >> 29);
-}
+using toy::mix;
+
 inline std::uint64_t row_after(std::uint64_t before, token_id token) {
   return mix(before + 1, static_cast<std::uint64_t>(token));
 }
@@ -33,15 +30,15 @@ inline void logits_of(std::uint64_t row, float* out) {
 
 /// Pages and rows of all sequences. `tricky`: remembers prefixes by their last row, forks, wants
 /// chunks cut, and sometimes has rows run again, as the real one does behind a bounded hit.
-class kv final : public engine::kv_ledger {
+class kv final : public engine::counted_ledger {
 public:
   kv(std::uint64_t kv_tokens, std::uint32_t page_tokens, bool tricky = false)
-      : pages_{kv_tokens, page_tokens}, tricky_{tricky} {}
+      : counted_ledger{kv_tokens, page_tokens}, tricky_{tricky} {}
 
   std::uint32_t open(engine::sequence_key key, const engine::kv_opening& what) override {
     DI_CHECK(!rows_.contains(key));
     std::vector<std::uint64_t>& rows = rows_[key];
-    pages_.open(key, what);
+    counted_ledger::open(key, what);
     if (!tricky_)
       return 0;
     std::vector<std::uint64_t> chain;
@@ -51,7 +48,7 @@ public:
       if (chain.size() % page_tokens() == 0 && known_.contains(chain.back()))
         hit = chain.size();
     }
-    if (hit > 0 && pages_.reserve(key, static_cast<std::uint32_t>(hit))) {
+    if (hit > 0 && reserve(key, static_cast<std::uint32_t>(hit))) {
       rows.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(hit));
       ++hits;
     }
@@ -78,34 +75,24 @@ public:
     const std::vector<std::uint64_t>& of = rows_.at(from);
     std::vector<std::uint64_t>& copy = rows_.at(to);
     DI_CHECK(copy.empty() && of.size() >= tokens);
-    if (!tricky_ || of.size() > tokens + 8 || !pages_.reserve(to, tokens))
+    if (!tricky_ || of.size() > tokens + 8 || !reserve(to, tokens))
       return false;
     copy.assign(of.begin(), of.begin() + tokens);
     ++forks;
     return true;
   }
-  bool reserve(engine::sequence_key key, std::uint32_t tokens) override {
-    return pages_.reserve(key, tokens);
-  }
   void truncate(engine::sequence_key key, std::uint32_t tokens) override {
     DI_CHECK(tokens <= rows_.at(key).size());
     rows_.at(key).resize(tokens);
-    pages_.truncate(key, tokens);
+    counted_ledger::truncate(key, tokens);
   }
   void close(engine::sequence_key key) override {
     DI_CHECK_EQ(rows_.erase(key), std::size_t{1});
-    pages_.close(key);
+    counted_ledger::close(key);
   }
-  std::uint64_t tokens_held(engine::sequence_key key) const override {
-    return pages_.tokens_held(key);
-  }
-  std::uint64_t tokens_free() const override { return pages_.tokens_free(); }
-  std::uint64_t tokens_total() const override { return pages_.tokens_total(); }
-  std::uint32_t page_tokens() const override { return pages_.page_tokens(); }
-  std::size_t sequences() const override { return rows_.size(); }
   void check() const override {
-    pages_.check();
-    DI_CHECK_EQ(pages_.sequences(), rows_.size());
+    counted_ledger::check();
+    DI_CHECK_EQ(sequences(), rows_.size());
   }
 
   /// Computes a segment's rows. @return [wanted, vocab]
@@ -137,7 +124,6 @@ public:
   std::uint64_t hits = 0, forks = 0;
 
 private:
-  engine::counted_ledger pages_;
   bool tricky_;
   std::map<engine::sequence_key, std::vector<std::uint64_t>> rows_;
   std::set<std::uint64_t> known_; ///< last rows of prefixes

@@ -20,6 +20,13 @@
 
 namespace di::test {
 
+/// The embedded demo model, loaded when first asked for.
+inline const std::shared_ptr<const engine::loaded_model>& demo() {
+  static const std::shared_ptr<const engine::loaded_model> model =
+      engine::loaded_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
+  return model;
+}
+
 struct lone_rank_setting {
   std::uint32_t pages = 64;
   std::uint32_t steps_in_flight = 2;
@@ -39,6 +46,18 @@ struct front_log {
   std::size_t rounds = 0, drawn = 0;              ///< steps that drew tokens, and these
   bool told = true;                               ///< the step of the last tokens was counted
 };
+
+/// One rank holds all experts.
+inline proto::placement_published alone(const engine::model_spec& spec) {
+  const std::vector<engine::expert_layers> groups{
+      {0, static_cast<std::uint32_t>(spec.num_hidden_layers),
+       static_cast<std::uint32_t>(spec.n_routed_experts)},
+      {static_cast<std::uint32_t>(spec.num_hidden_layers),
+       static_cast<std::uint32_t>(spec.draft_layers()),
+       static_cast<std::uint32_t>(spec.dspark_n_routed_experts)}};
+  const std::vector<engine::placed_rank> who{{rank_id{0}, {}}};
+  return engine::placement::contiguous(groups, who, 0, epoch{1}, epoch{0}).value().published();
+}
 
 class front_core {
 public:
@@ -152,8 +171,7 @@ private:
     parts.runner = runners.steps;
     parts.drafts = runners.drafts;
     parts.options.draft_block = static_cast<std::uint32_t>(parts.drafts->block());
-    parts.taps_width =
-        spec.dspark_target_layer_ids.size() * static_cast<std::size_t>(spec.hidden_size);
+    parts.taps_width = static_cast<std::size_t>(spec.taps_width());
     parts.rules = engine::make_prefill_rules(spec);
     parts.prefixes.page_tokens = engine::page_tokens;
     parts.prefixes.snapshot_bytes = s.snapshot_bytes;
@@ -161,18 +179,6 @@ private:
                                                 {spec.eos_token_id});
     parts.pool = engine::page_pool::create(parts.layout.page_bytes, s.pages).value();
     return parts;
-  }
-
-  /// One rank holds all experts.
-  static proto::placement_published alone(const engine::model_spec& spec) {
-    const std::vector<engine::expert_layers> groups{
-        {0, static_cast<std::uint32_t>(spec.num_hidden_layers),
-         static_cast<std::uint32_t>(spec.n_routed_experts)},
-        {static_cast<std::uint32_t>(spec.num_hidden_layers),
-         static_cast<std::uint32_t>(spec.draft_layers()),
-         static_cast<std::uint32_t>(spec.dspark_n_routed_experts)}};
-    const std::vector<engine::placed_rank> who{{rank_id{0}, {}}};
-    return engine::placement::contiguous(groups, who, 0, epoch{1}, epoch{0}).value().published();
   }
 
   sim_network net_{1, {}};

@@ -149,7 +149,7 @@ void speculative_loop::take(running& r, std::size_t segment, loop_tuning* tuning
 }
 
 void speculative_loop::step(std::span<running*> live, const loop_options& options) {
-  const bool feeding = feeds_ && (!options.planned || options.tuning->planner.wants_feed());
+  const bool feeding = feeds_;
   engine_.steps->want_taps(feeding);
   const double before = counts_.decode_s();
   std::size_t rows_in_all = 0;

@@ -166,37 +166,20 @@ TEST(calibration, separates_temperatures) {
   EXPECT_EQ(temperature_bucket(std::numeric_limits<double>::quiet_NaN()), 0U);
 }
 
-TEST(acceptance_history, starts_at_its_prior_and_learns) {
-  acceptance_history h;
-  std::vector<float> out(5);
-  h.survivals(1, out);
-  EXPECT_NEAR(out[0], 0.7, 1e-6);
-  EXPECT_NEAR(out[1], 0.7 * 0.63, 1e-6);
-  for (int i = 0; i < 50; ++i)
-    h.observe(1, 5, 5);
-  h.survivals(1, out);
-  EXPECT_GT(out[4], 0.6);
-  for (int i = 0; i < 50; ++i)
-    h.observe(1, 5, 0);
-  h.survivals(1, out);
-  EXPECT_LT(out[0], 0.2);
-}
-
-TEST(acceptance_history, never_reads_what_another_generation_left) {
-  acceptance_history h;
-  std::vector<float> fresh(5), out(5);
-  h.survivals(7, fresh);
-  for (int i = 0; i < 50; ++i)
-    h.observe(7, 5, 0);
-  h.survivals(8, out);
-  EXPECT_EQ(out, fresh);
-  h.observe(9, 5, 5); // and an outcome that comes for a new one starts afresh
-  acceptance_history other;
-  other.observe(9, 5, 5);
-  std::vector<float> expected(5);
-  other.survivals(9, expected);
-  h.survivals(9, out);
-  EXPECT_EQ(out, expected);
+TEST(calibration, forgets_nothing_over_blocks_without_drafts) {
+  calibration c;
+  feed(c, 0.5, -1, 2000, 3);
+  c.fit();
+  const position_quality before = c.quality(0);
+  EXPECT_LT(before.slope, 0.8); // it has learned something to forget
+  for (int i = 0; i < 100'000; ++i)
+    c.observe({}, 0);
+  const position_quality after = c.quality(0);
+  EXPECT_EQ(after.slope, before.slope);
+  EXPECT_EQ(after.offset, before.offset);
+  feed(c, 0.5, -1, 1, 4);
+  c.fit();
+  EXPECT_NEAR(c.quality(0).slope, before.slope, 0.05);
 }
 
 } // namespace di::engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EXPERT_SHARD's decisions: batching, decode rows first, slices, refusals.
 #include "engine/core/expert_shard_core.hpp"
+#include "tests/support/expert_call.hpp"
 #include "tests/support/sent_mail.hpp"
 
 #include <gtest/gtest.h>
@@ -30,22 +31,7 @@ std::shared_ptr<const placement> two_ranks() {
 
 proto::expert_batch call(std::uint64_t id, std::uint32_t layer, std::vector<std::uint32_t> experts,
                          bool decoding) {
-  proto::expert_batch m;
-  m.call = call_id{id};
-  m.caller = rank_id{1};
-  m.life = incarnation{11};
-  m.placement = epoch{5};
-  m.layer = layer_id{layer};
-  m.decoding = decoding;
-  m.rows = static_cast<std::uint32_t>(experts.size());
-  m.hidden = 32;
-  for (std::uint32_t i = 0; i < m.rows; ++i)
-    m.row.push_back(i);
-  m.weight.assign(experts.size(), 1.0F);
-  m.expert = std::move(experts);
-  m.codes = shared_bytes::adopt(std::vector<std::uint8_t>(m.rows * 32));
-  m.scales = shared_bytes::adopt(std::vector<std::uint8_t>(m.rows));
-  return m;
+  return di::testing::expert_call(id, {rank_id{1}, 5, layer}, std::move(experts), decoding);
 }
 
 std::vector<std::uint32_t> experts_of(const expert_slice& slice) {

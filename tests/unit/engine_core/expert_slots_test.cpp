@@ -2,6 +2,7 @@
 // Experts of a shard over changing placements: loaded before they are asked for, let go of only
 // when nobody can ask any more.
 #include "engine/core/expert_shard_core.hpp"
+#include "tests/support/expert_call.hpp"
 #include "tests/support/sent_mail.hpp"
 
 #include <gtest/gtest.h>
@@ -87,6 +88,18 @@ TEST(expert_slots, takes_back_what_drains) {
   EXPECT_TRUE(slots.take_released(idle).empty());
 }
 
+TEST(expert_slots, takes_back_what_drains_when_a_view_brings_it) {
+  expert_slots slots{rank_id{0}};
+  ASSERT_TRUE(slots.install(made(1, {0, 1, 2, 3})));
+  ASSERT_TRUE(slots.install(made(2, {1, 2, 0, 3})));
+  slots.retire(epoch{2});
+  EXPECT_EQ(slots.draining(), 1U);
+  ASSERT_TRUE(slots.install(made(3, {0, 1, 2, 3}))); // a call on it is still open
+  EXPECT_EQ(slots.draining(), 0U);
+  EXPECT_TRUE(slots.take_released(idle).empty());
+  EXPECT_TRUE(slots.holds(layer_id{3}, 0));
+}
+
 TEST(expert_slots, holds_nothing_where_its_rank_is_not_placed) {
   expert_slots slots{rank_id{7}};
   ASSERT_TRUE(slots.install(made(1, {0, 1, 2, 3})));
@@ -100,22 +113,7 @@ TEST(expert_slots, holds_nothing_where_its_rank_is_not_placed) {
 
 proto::expert_batch call(std::uint64_t id, rank_id caller, std::uint64_t placement,
                          std::vector<std::uint32_t> experts, bool decoding = true) {
-  proto::expert_batch m;
-  m.call = call_id{id};
-  m.caller = caller;
-  m.life = incarnation{10 + caller.v};
-  m.placement = epoch{placement};
-  m.layer = layer_id{3};
-  m.decoding = decoding;
-  m.rows = static_cast<std::uint32_t>(experts.size());
-  m.hidden = 32;
-  for (std::uint32_t i = 0; i < m.rows; ++i)
-    m.row.push_back(i);
-  m.weight.assign(experts.size(), 1.0F);
-  m.expert = std::move(experts);
-  m.codes = shared_bytes::adopt(std::vector<std::uint8_t>(m.rows * 32));
-  m.scales = shared_bytes::adopt(std::vector<std::uint8_t>(m.rows));
-  return m;
+  return di::testing::expert_call(id, {caller, placement, 3}, std::move(experts), decoding);
 }
 
 TEST(expert_shard_core, frees_a_slot_when_it_is_retired_and_no_call_on_it_is_open) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Load windows: counted per bin, layer and expert, packed and read back.
+#include "engine/moe/load_sum.hpp"
 #include "engine/moe/load_window.hpp"
 
 #include <gtest/gtest.h>
@@ -68,6 +69,33 @@ TEST(load_window, counts_rows_by_bin_layer_and_expert) {
   load_window none{{}};
   none.add(layer_id{0}, 3, first);
   EXPECT_FALSE(none.end_step());
+}
+
+TEST(load_sum, adds_windows_by_part_layer_and_expert_across_groups) {
+  load_sum sum{{{0, 2, 3}, {2, 1, 3}}, 2};
+  load_window w{{4, 4}};
+  std::optional<proto::expert_load> full;
+  for (std::int32_t step = 0; step < 4; ++step) {
+    w.add(layer_id{0}, 3, std::vector<std::int32_t>{step % 3});
+    w.add(layer_id{1}, 3, std::vector<std::int32_t>{2, 2});
+    w.add(layer_id{2}, 3, std::vector<std::int32_t>(static_cast<std::size_t>(step), 1));
+    full = w.end_step();
+  }
+  ASSERT_TRUE(full);
+  ASSERT_TRUE(sum.add(*full));
+  const auto rows = [&](std::size_t group) {
+    const auto all = sum.view(group).rows;
+    return std::vector<float>{all.begin(), all.end()};
+  };
+  // [parts][layers][experts]; steps 0 and 1, then 2 and 3
+  EXPECT_EQ(rows(0), (std::vector<float>{1, 1, 0, 0, 0, 4, 1, 0, 1, 0, 0, 4}));
+  EXPECT_EQ(rows(1), (std::vector<float>{0, 1, 0, 0, 5, 0}));
+  sum.fade();
+  EXPECT_EQ(rows(1), (std::vector<float>{0, 0.5F, 0, 0, 2.5F, 0}));
+  ASSERT_TRUE(sum.add(*full));
+  EXPECT_EQ(rows(1), (std::vector<float>{0, 1.5F, 0, 0, 7.5F, 0}));
+  sum.clear();
+  EXPECT_EQ(rows(1), std::vector<float>(6, 0));
 }
 
 } // namespace

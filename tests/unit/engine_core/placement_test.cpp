@@ -28,7 +28,7 @@ TEST(placement, holds_every_expert_at_any_rank_count) {
     ASSERT_TRUE(made) << made.error().render();
     for (std::uint32_t layer : {0U, 4U, 5U, 6U}) {
       const std::uint32_t of_layer = made->experts(layer_id{layer});
-      ASSERT_EQ(made->slots(layer_id{layer}), slots_per_rank(of_layer, redundant, ranks));
+      ASSERT_EQ(made->held(0, layer_id{layer}).size(), slots_per_rank(of_layer, redundant, ranks));
       for (std::uint32_t e = 0; e < of_layer; ++e) {
         const auto holders = made->holders(layer_id{layer}, e);
         ASSERT_FALSE(holders.empty());

@@ -110,6 +110,11 @@ TEST(rank_core, refuses_what_it_cannot_serve_by_name) {
   auto strange = ask(9, 2, 1);
   strange.spec.prompt[1] = 200;
   EXPECT_EQ(refusal(core, strange), ec::bad_argument);
+  for (const std::int32_t code : {-2, 17}) {
+    auto drafts = ask(10, 2, 1);
+    drafts.spec.drafts = code;
+    EXPECT_EQ(refusal(core, drafts), ec::bad_argument);
+  }
   auto other_life = ask(10, 2, 1);
   other_life.life = incarnation{34};
   EXPECT_EQ(refusal(core, other_life), ec::stale_incarnation);

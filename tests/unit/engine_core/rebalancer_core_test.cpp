@@ -176,6 +176,52 @@ TEST(rebalancer_core, switches_some_layers_per_epoch) {
   EXPECT_EQ(epochs, layers);
 }
 
+TEST(rebalancer_core, begins_above_one_bound_and_goes_on_below_it_down_to_another) {
+  rebalance_policy p = by_load();
+  p.moves_max = 2; // one swap of a layer
+  p.gain_min = 0;
+  p.end_below = 1.1;
+  const auto run = [](office& o) {
+    for (int interval = 0; interval < 24; ++interval) {
+      o.load(0, uneven());
+      while (!o.core.settled()) {
+        const epoch next{o.core.current().version().v + 1};
+        for (std::uint32_t r = 0; r < ranks; ++r)
+          o.prepare(rank_id{r}, next, incarnation{10 + r});
+        o.follow();
+      }
+    }
+    o.take();
+    return o.counters["di_rebalancer_plans_total"];
+  };
+  p.begin_above = 1.8; // all is at 1.783
+  office calm{p};
+  EXPECT_EQ(run(calm), 0);
+  p.begin_above = 1.7; // 1.78, 1.54, 1.29, 1.04
+  office moved{p};
+  EXPECT_EQ(run(moved), 3);
+}
+
+TEST(rebalancer_core, repeats_less_and_less_often) {
+  office o{by_load()};
+  o.load(0, uneven());
+  o.load(0, uneven());
+  o.load(0, uneven());
+  ASSERT_FALSE(o.core.settled());
+  duration before{};
+  const timer resend{1, 2};
+  for (int i = 0; i < 8; ++i) {
+    duration wait{};
+    for (const any_effect& e : o.out.take())
+      if (const auto* armed = std::get_if<effect::arm>(&e))
+        wait = armed->after;
+    EXPECT_EQ(wait, i == 0 ? duration{std::chrono::milliseconds{250}}
+                           : std::min<duration>(2 * before, std::chrono::seconds{8}));
+    before = wait;
+    ASSERT_TRUE(o.core.on_due(resend, {}, o.out));
+  }
+}
+
 TEST(rebalancer_core, leaves_even_loads_alone) {
   office o{by_load(), 0};
   for (int w = 0; w < 12; ++w)

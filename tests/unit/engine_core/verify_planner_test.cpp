@@ -142,29 +142,6 @@ TEST(verify_planner, stops_drafting_where_it_loses_and_tries_again_now_and_then)
   EXPECT_TRUE(small.wants_drafts(1, 0, 0));
 }
 
-TEST(verify_planner, feeds_draft_layers_only_before_it_tries_them) {
-  const std::vector<float> a{0.1F};
-  const std::vector<verify_offer> offers(32, varlen(a));
-  verify_planner_options options;
-  options.feed_before = 24;
-  auto planner = linear_planner(1, 1, 20, options);
-  EXPECT_TRUE(planner.wants_feed()); // drafting
-  planner.wants_drafts(32, 0, 0);
-  planner.choose(offers, 0, 32);
-  std::uint32_t fed = 0;
-  bool before = true;
-  for (std::uint32_t step = 0; step < 10'000; ++step) {
-    if (planner.wants_drafts(32, 0, 0)) {
-      EXPECT_TRUE(before) << step; // the step before it fed its rows
-      planner.choose(offers, 0, 32);
-    }
-    before = planner.wants_feed();
-    fed += before ? 1 : 0;
-  }
-  EXPECT_GT(fed, 100U);
-  EXPECT_LT(fed, 300U);
-}
-
 TEST(verify_planner, verifies_its_first_blocks_in_full_whatever_their_confidences_say) {
   const std::vector<float> low{0.01F, 0.001F, 0.0005F}, high{0.9F, 0.8F, 0.7F};
   verify_planner planner{{.explore_every = 0}};

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RANK and EXPERT_SHARD with the demo model, driven by hand: what a failing device costs.
-#include "actors/expert_shard.hpp"
-#include "actors/rank.hpp"
-#include "engine/core/text_sampler.hpp"
-#include "engine/model/runners.hpp"
-#include "tests/sim/sim_network.hpp"
-
-#include <gtest/gtest.h>
+#include "tests/support/lone_rank.hpp"
 
 namespace di::test {
 namespace {
@@ -72,20 +66,11 @@ actors::rank_parts parts_of(const std::shared_ptr<const engine::loaded_model>& m
   parts.options.context_tokens = 256;
   parts.options.kv_tokens = 512;
   parts.options.page_tokens = 128;
-  parts.runner = engine::own_step_runner(model, 1);
+  parts.runner = engine::own_rank_runners(model, 1).steps;
   parts.samplers = engine::make_text_samplers(nullptr, static_cast<std::size_t>(spec.vocab_size),
                                               {spec.eos_token_id});
   parts.pool = engine::page_pool::create(parts.layout.page_bytes, 4).value();
   return parts;
-}
-
-/// One rank holds all experts.
-proto::placement_published alone(const engine::model_spec& spec) {
-  const std::vector<engine::expert_layers> groups{
-      {0, static_cast<std::uint32_t>(spec.num_hidden_layers),
-       static_cast<std::uint32_t>(spec.n_routed_experts)}};
-  const std::vector<engine::placed_rank> who{{rank_id{0}, {}}};
-  return engine::placement::contiguous(groups, who, 0, epoch{1}, epoch{0}).value().published();
 }
 
 template <message M>

@@ -9,12 +9,6 @@ namespace {
 
 using token_list = std::vector<token_id>;
 
-const std::shared_ptr<const engine::loaded_model>& demo() {
-  static const std::shared_ptr<const engine::loaded_model> model =
-      engine::loaded_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
-  return model;
-}
-
 proto::assign_request ask(std::uint64_t id, std::size_t prompt_tokens, proto::prefix_mode prefix,
                           std::uint32_t max_tokens = 40) {
   proto::assign_request m;

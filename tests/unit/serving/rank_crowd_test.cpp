@@ -10,12 +10,6 @@ namespace {
 
 using token_list = std::vector<token_id>;
 
-const std::shared_ptr<const engine::loaded_model>& demo() {
-  static const std::shared_ptr<const engine::loaded_model> model =
-      engine::loaded_model::load(DI_SOURCE_DIR "/launch/models/demo").value();
-  return model;
-}
-
 proto::assign_request ask(std::uint64_t id, token_list prompt, std::uint32_t max_tokens) {
   proto::assign_request m;
   m.spec.request = request_id{id};
