@@ -8,6 +8,7 @@
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/gateway.hpp"
 #include "messaging/proto/journal.hpp"
+#include "messaging/proto/keeper.hpp"
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/message.hpp"
 #include "messaging/proto/node.hpp"
@@ -56,7 +57,7 @@ constexpr bool all_built_in(type_list<Ms...>) {
 using catalog = detail::joined<bus_messages, gateway_messages, scheduler_messages, rank_messages,
                                expert_shard_messages, journal_messages, topic_messages,
                                directory_messages, membership_messages, supervisor_messages,
-                               telemetry_messages, node_messages>::type;
+                               telemetry_messages, keeper_messages, node_messages>::type;
 
 static_assert(detail::unique_ids(catalog{}), "two messages share a wire id");
 static_assert(detail::all_documented(catalog{}), "a built-in message has no doc line");

@@ -21,9 +21,11 @@ struct process_entry {
   rank_id rank;            ///< role rank only
   std::string contract_id; ///< role rank only: kernels, device family, checkpoint; all must agree
   std::vector<address> aliases; ///< further prefixes that live there, e.g. "/gateway/0"
+  std::string proof; ///< role rank only: digest of what it computes for a known token sequence; all
+                     ///< must agree
   friend bool operator==(const process_entry&, const process_entry&) = default;
   DI_FIELDS(process_entry, m.prefix, m.life, m.control_endpoint, m.bulk_endpoint, m.curve_key,
-            m.node, m.role, m.rank, m.contract_id, m.aliases)
+            m.node, m.role, m.rank, m.contract_id, m.aliases, m.proof)
 };
 
 struct announce {
@@ -105,7 +107,17 @@ struct get_directory {
   DI_FIELDS(get_directory)
 };
 
-using directory_messages = type_list<announce, announced, directory_snapshot, snapshot_installed,
-                                     resolve, resolved, withdrawn, group_formed, get_directory>;
+struct process_ready {
+  static constexpr wire_id wire{0x070A};
+  static constexpr std::string_view doc =
+      "Fact of DIRECTORY to KEEPER: a process that came after the group had formed is known to all "
+      "registrars. Overload: one per life; sent again until /control/keeper is there.";
+  process_entry process;
+  DI_FIELDS(process_ready, m.process)
+};
+
+using directory_messages =
+    type_list<announce, announced, directory_snapshot, snapshot_installed, resolve, resolved,
+              withdrawn, group_formed, get_directory, process_ready>;
 
 } // namespace di::proto

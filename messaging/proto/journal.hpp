@@ -2,6 +2,7 @@
 // Messages of JOURNAL (0x05): which requests exist, which tokens of them are settled.
 #pragma once
 
+#include "messaging/proto/membership.hpp"
 #include "messaging/proto/sampling.hpp"
 
 namespace di::proto {
@@ -107,8 +108,25 @@ struct journal_state {
   DI_FIELDS(journal_state, m.open, m.closed, m.tokens, m.repeated, m.refused)
 };
 
-using journal_messages =
-    type_list<open_request, request_opened, tokens_committed, commit_accepted, commit_refused,
-              cancel_request, release_acknowledged, get_journal, journal_state>;
+struct record_view {
+  static constexpr wire_id wire{0x050A};
+  static constexpr std::string_view doc =
+      "Question of MEMBERSHIP: write this view down before it takes effect. Overload: one per "
+      "change.";
+  view_committed next;
+  DI_FIELDS(record_view, m.next)
+};
+
+struct view_recorded {
+  static constexpr wire_id wire{0x050B};
+  static constexpr std::string_view doc = "Answer to record_view: a later life of the control "
+                                          "process will know it.";
+  epoch view{};
+  DI_FIELDS(view_recorded, m.view)
+};
+
+using journal_messages = type_list<open_request, request_opened, tokens_committed, commit_accepted,
+                                   commit_refused, cancel_request, release_acknowledged,
+                                   get_journal, journal_state, record_view, view_recorded>;
 
 } // namespace di::proto

@@ -74,7 +74,50 @@ struct member_confirmed {
   DI_FIELDS(member_confirmed, m.view)
 };
 
-using membership_messages = type_list<view_committed, get_view, member_lost, member_suspected,
-                                      check_member, member_confirmed>;
+struct member_stuck {
+  static constexpr wire_id wire{0x0607};
+  static constexpr std::string_view doc =
+      "Fact of a node process: this life has work, could run, and makes no progress beyond its "
+      "phase's limit. MEMBERSHIP expels it; slow is not stuck. Overload: one per life and second.";
+  rank_id rank;
+  incarnation life{};
+  std::string phase;          ///< what it was doing
+  std::uint32_t stuck_ms = 0; ///< [ms] without progress, in which it could run
+  std::string reason;
+  DI_FIELDS(member_stuck, m.rank, m.life, m.phase, m.stuck_ms, m.reason)
+};
+
+struct admit_member {
+  static constexpr wire_id wire{0x0608};
+  static constexpr std::string_view doc =
+      "Command of KEEPER: a fresh life is loaded, proved and reachable by all; the next view has "
+      "it. In place of a dead life of the same rank under `restart`. Overload: one at a time.";
+  view_member member;
+  DI_FIELDS(admit_member, m.member)
+};
+
+struct dismiss_member {
+  static constexpr wire_id wire{0x0609};
+  static constexpr std::string_view doc =
+      "Command of KEEPER: go on without this life: it was drained, or nobody will bring its rank "
+      "back. Another life than the view's is dropped and counted. Overload: none.";
+  rank_id rank;
+  incarnation life{};
+  std::string reason;
+  DI_FIELDS(dismiss_member, m.rank, m.life, m.reason)
+};
+
+struct replace_group {
+  static constexpr wire_id wire{0x060A};
+  static constexpr std::string_view doc =
+      "Command of KEEPER: the next view is exactly these lives (restart_smaller). Overload: none.";
+  std::vector<view_member> members;
+  std::string reason;
+  DI_FIELDS(replace_group, m.members, m.reason)
+};
+
+using membership_messages =
+    type_list<view_committed, get_view, member_lost, member_suspected, check_member,
+              member_confirmed, member_stuck, admit_member, dismiss_member, replace_group>;
 
 } // namespace di::proto

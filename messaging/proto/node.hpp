@@ -41,6 +41,52 @@ struct node_line {
   DI_FIELDS(node_line, m.line)
 };
 
-using node_messages = type_list<join_cluster, cluster_joined, node_line>;
+struct start_rank {
+  static constexpr wire_id wire{0x0C04};
+  static constexpr std::string_view doc =
+      "Question of KEEPER to /node/<n>: start a fresh life of this rank. The node process draws "
+      "the "
+      "life and makes its sockets and segments. Refused with duplicate if one runs. Overload: one "
+      "per rank.";
+  rank_id rank;
+  DI_FIELDS(start_rank, m.rank)
+};
+
+struct rank_started {
+  static constexpr wire_id wire{0x0C05};
+  static constexpr std::string_view doc = "Answer to start_rank: the process runs, and loads.";
+  rank_id rank;
+  incarnation life{};
+  DI_FIELDS(rank_started, m.rank, m.life)
+};
+
+struct kill_rank {
+  static constexpr wire_id wire{0x0C06};
+  static constexpr std::string_view doc =
+      "Command of KEEPER to /node/<n>: end this life with SIGKILL (it is fenced), or SIGTERM if "
+      "`politely`; rank_exited follows. Another life is ignored. Overload: none.";
+  rank_id rank;
+  incarnation life{};
+  bool politely = false;
+  std::string reason;
+  DI_FIELDS(kill_rank, m.rank, m.life, m.politely, m.reason)
+};
+
+struct rank_exited {
+  static constexpr wire_id wire{0x0C07};
+  static constexpr std::string_view doc =
+      "Fact of /node/<n> to KEEPER: the process is reaped, nothing of it is left. member_lost to "
+      "MEMBERSHIP came before, with the death certificate. Overload: one per life.";
+  rank_id rank;
+  node_id node;
+  incarnation life{};
+  std::int32_t code = 0;   ///< exit code, if signal is 0
+  std::int32_t signal = 0; ///< that ended it
+  std::string words;       ///< how it ended, for people
+  DI_FIELDS(rank_exited, m.rank, m.node, m.life, m.code, m.signal, m.words)
+};
+
+using node_messages = type_list<join_cluster, cluster_joined, node_line, start_rank, rank_started,
+                                kill_rank, rank_exited>;
 
 } // namespace di::proto
