@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands of `dichaos`. Each function adds its commands to the program; a command sets
+// `exit_code`: 0 held, 2 bad arguments, 3 could not run, 4 an invariant did not hold.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace di::chaos {
+
+/// sim: the production cores on a virtual clock.
+void add_sim_commands(CLI::App& app, int& exit_code);
+
+} // namespace di::chaos
