@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: a rank process that dies or hangs in the middle of a step, under load, costs no request and changes no byte.
+Method: a mixed load (chat, sampled, n > 1, stop strings, drafts, prompts up to 600 tokens) at EP 4 and 8; a seeded rank gets a signal at a seeded
+moment; all answers must equal those of one undisturbed process; nothing may be left behind.
+Usage: kill_test.py DILAUNCH SOURCE_DIR KIND [SEEDS]; KIND: a name of a test below without test_. Times are told, not judged."""
+import json
+import signal
+import sys
+import unittest
+
+from chaos_run import ChaosRun, check, moment, requests, told, undisturbed
+
+DILAUNCH, SOURCE, KIND = sys.argv[1:4]
+SEEDS = [int(s) for s in sys.argv[4].split(",")] if len(sys.argv) > 4 else [1]
+REQUESTS = {4: 150, 8: 150, 64: 100}
+
+
+class KillTest(unittest.TestCase):
+    wanted_of = {}
+
+    def load(self, seed, count):
+        lines = requests(count, seed)
+        key = (seed, count)
+        if key not in self.wanted_of:
+            self.wanted_of[key] = undisturbed(DILAUNCH, lines)
+        return lines, self.wanted_of[key]
+
+    def start(self, lines, ranks, **options):
+        run = ChaosRun(DILAUNCH, lines, ranks, **options)
+        self.addCleanup(run.remove)
+        return run.ready()
+
+    def one_kill(self, ranks, mode, seed, number=signal.SIGKILL, **options):
+        lines, wanted = self.load(seed, REQUESTS[ranks])
+        run = self.start(lines, ranks, sets=[f"supervisor.on_rank_loss={mode}"], window=8 * ranks, **options)
+        victim = int(moment(seed * 31 + ranks, 0, ranks))
+        run.answered(int(moment(seed, 1, 30))).for_ms(moment(seed + 1, 0, 100))
+        old = run.strike([f"rank {victim}"], number)
+        return run, wanted, victim, old[f"rank {victim}"]
+
+    def tell(self, run, answers, **more):
+        print(json.dumps({"kind": KIND, "ranks": run.ranks, **more, **told(run, answers)}), flush=True)
+
+    def modes(self, mode):
+        for ranks in (4, 8):
+            for seed in SEEDS:
+                with self.subTest(ranks=ranks, seed=seed):
+                    run, wanted, victim, old = self.one_kill(ranks, mode, seed)
+                    self.tell(run, check(self, run, wanted), seed=seed, mode=mode)
+
+    def test_nothing(self):
+        """The same without a fault: what the others compare must hold by itself."""
+        for ranks in (4, 8):
+            lines, wanted = self.load(SEEDS[0], REQUESTS[ranks])
+            check(self, self.start(lines, ranks, window=8 * ranks), wanted)
+
+    def test_shrink(self):
+        self.modes("shrink")
+
+    def test_restart(self):
+        self.modes("restart")
+
+    def test_restart_smaller(self):
+        self.modes("restart_smaller")
+
+    def test_stop(self):
+        """A rank that is stopped holds the others up; it is expelled and killed."""
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                run, wanted, victim, old = self.one_kill(8, "shrink", seed, signal.SIGSTOP)
+                run.killed.append(old)
+                self.tell(run, check(self, run, wanted), seed=seed)
+
+    def test_two_at_once(self):
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, REQUESTS[8])
+                run = self.start(lines, 8, window=64).answered(int(moment(seed, 1, 30)))
+                first = int(moment(seed + 2, 0, 8))
+                run.strike([f"rank {first}", f"rank {(first + 1 + int(moment(seed + 3, 0, 7))) % 8}"])
+                self.tell(run, check(self, run, wanted), seed=seed)
+
+    def test_second_during_recovery(self):
+        """The second dies 1 to 60 ms after the first: while the view, the placement or the requests of the first are on their way."""
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, REQUESTS[8])
+                run = self.start(lines, 8, window=64).answered(int(moment(seed, 1, 30)))
+                first = int(moment(seed + 2, 0, 8))
+                run.strike([f"rank {first}"])
+                run.for_ms(moment(seed + 4, 1, 60))
+                run.strike([f"rank {(first + 1 + int(moment(seed + 3, 0, 7))) % 8}"])
+                self.tell(run, check(self, run, wanted), seed=seed)
+
+    def test_busiest(self):
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, REQUESTS[8])
+                run = self.start(lines, 8, window=64).answered(int(moment(seed, 1, 20)))
+                run.strike([run.busiest()])
+                self.tell(run, check(self, run, wanted), seed=seed)
+
+    def test_rejoin(self):
+        """A killed rank is back in the group, under load, and dies once more."""
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, 4 * REQUESTS[8])
+                run = self.start(lines, 8, window=64).answered(5)
+                victim = f"rank {int(moment(seed, 0, 8))}"
+                old = run.strike([victim])[victim]
+                run.replaced(victim, old, 30)
+                self.tell(run, check(self, run, wanted, 300), seed=seed)
+
+    def test_node(self):
+        """One of two node processes dies, and its ranks with it."""
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, REQUESTS[4])
+                run = self.start(lines, 4, nodes=2, window=32).answered(int(moment(seed, 1, 30)))
+                gone = [p for n, p in run.processes().items() if n in ("rank 2", "rank 3")]
+                run.strike(["node 1"])
+                run.killed += gone
+                self.tell(run, check(self, run, wanted), seed=seed)
+
+    def test_control(self):
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, REQUESTS[4])
+                run = self.start(lines, 4, window=32).answered(int(moment(seed, 1, 30))).for_ms(moment(seed + 1, 0, 100))
+                run.strike(["control"])
+                self.tell(run, check(self, run, wanted), seed=seed)
+
+    def test_ep64(self):
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                run, wanted, victim, old = self.one_kill(64, "shrink", seed)
+                self.tell(run, check(self, run, wanted, 300), seed=seed)
+
+
+if __name__ == "__main__":
+    suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromNames([f"KillTest.test_{KIND}"], sys.modules[__name__]))
+    sys.exit(not unittest.TextTestRunner(verbosity=0, warnings="ignore").run(suite).wasSuccessful())
