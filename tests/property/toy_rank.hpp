@@ -4,9 +4,9 @@
 // follows. With a drafter that guesses right or wrong, and the oracle: one row after the other.
 #pragma once
 
+#include "chaos/sim_toy_model.hpp"
 #include "engine/core/rank_core.hpp"
 #include "messaging/base/check.hpp"
-#include "tests/sim/toy_model.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@ namespace di::test::toy_steps {
 
 inline constexpr std::uint32_t vocab = 13;
 
-using toy::mix;
+using sim::toy::mix;
 
 inline std::uint64_t row_after(std::uint64_t before, token_id token) {
   return mix(before + 1, static_cast<std::uint64_t>(token));

@@ -3,9 +3,9 @@
 // the tokens that one machine alone would give, each exactly once.
 #include "actors/batch_gateway.hpp"
 #include "actors/serving.hpp"
+#include "chaos/sim_toy_actors.hpp"
 #include "messaging/proto/membership.hpp"
 #include "tests/sim/sim_network.hpp"
-#include "tests/sim/toy_actors.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,12 @@
 
 namespace di::test {
 namespace {
+
+namespace toy = sim::toy;
+using sim::toy_expert_loader;
+using sim::toy_expert_runner;
+using sim::toy_rank;
+using sim::toy_rank_core;
 
 /// Looks into a gateway core that the network owns.
 class watched_gateway {

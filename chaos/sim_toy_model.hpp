@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-namespace di::test::toy {
+namespace di::sim::toy {
 
 inline constexpr std::uint32_t layers = 3, experts = 5, experts_per_token = 2, hidden = 32;
 inline constexpr std::uint32_t vocab = 11;
@@ -131,4 +131,4 @@ inline std::vector<token_id> generate(const proto::request_spec& spec, std::uint
   }
 }
 
-} // namespace di::test::toy
+} // namespace di::sim::toy

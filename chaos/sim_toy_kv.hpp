@@ -2,12 +2,12 @@
 // A kv_ledger that counts pages and keeps what the toy model remembers of each sequence.
 #pragma once
 
+#include "chaos/sim_toy_model.hpp"
 #include "engine/core/kv_ledger.hpp"
-#include "tests/sim/toy_model.hpp"
 
 #include <map>
 
-namespace di::test::toy {
+namespace di::sim::toy {
 
 class kv final : public engine::counted_ledger {
 public:
@@ -33,4 +33,4 @@ private:
   std::map<engine::sequence_key, memory> memories_;
 };
 
-} // namespace di::test::toy
+} // namespace di::sim::toy

@@ -4,9 +4,9 @@
 
 #include "actors/expert_shard.hpp"
 #include "actors/rank.hpp"
-#include "tests/sim/toy_kv.hpp"
+#include "chaos/sim_toy_kv.hpp"
 
-namespace di::test {
+namespace di::sim {
 
 class toy_rank_core {
 public:
@@ -271,4 +271,4 @@ private:
   std::shared_ptr<const toy_expert_loader> loader_;
 };
 
-} // namespace di::test
+} // namespace di::sim
