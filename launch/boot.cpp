@@ -47,6 +47,7 @@ std::string to_json(const boot_config& b) {
          {"bind", {{"control", b.control_endpoint}, {"bulk", b.bulk_endpoint}}},
          {"threads", b.threads},
          {"trace_spans", b.trace_spans},
+         {"life_page", b.life_page},
          {"log_level", b.log_level}};
   if (b.curve)
     j["curve"] = {{"public", b.curve->public_key},
@@ -62,7 +63,16 @@ std::string to_json(const boot_config& b) {
   if (b.batch)
     j["batch"] = {{"prompts", b.batch->prompts},   {"prompts_name", b.batch->prompts_name},
                   {"output", b.batch->output},     {"trace", b.batch->trace},
-                  {"progress", b.batch->progress}, {"window", b.batch->window}};
+                  {"progress", b.batch->progress}, {"window", b.batch->window},
+                  {"seed", b.batch->seed}};
+  if (b.recovering) {
+    j["recovering"] = {{"lives", b.recovering->lives},
+                       {"lines_written", b.recovering->lines_written},
+                       {"ranks", json::array()}};
+    for (const auto& r : b.recovering->ranks)
+      j["recovering"]["ranks"].push_back(
+          {{"rank", r.rank}, {"node", r.node}, {"life", r.life.v}, {"ready", r.ready}});
+  }
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -86,6 +96,7 @@ result<boot_config> parse_boot(std::string_view text) {
     b.bulk_endpoint = j.at("bind").at("bulk").get<std::string>();
     b.threads = j.at("threads").get<std::uint32_t>();
     b.trace_spans = j.at("trace_spans").get<std::uint32_t>();
+    b.life_page = j.at("life_page").get<bool>();
     b.log_level = j.at("log_level").get<std::string>();
     if (j.contains("curve")) {
       const auto& c = j.at("curve");
@@ -104,7 +115,19 @@ result<boot_config> parse_boot(std::string_view text) {
       b.batch =
           batch_boot{c.at("prompts").get<std::string>(), c.at("prompts_name").get<std::string>(),
                      c.at("output").get<std::string>(),  c.at("trace").get<std::string>(),
-                     c.at("progress").get<bool>(),       c.at("window").get<std::uint32_t>()};
+                     c.at("progress").get<bool>(),       c.at("window").get<std::uint32_t>(),
+                     c.at("seed").get<std::uint64_t>()};
+    }
+    if (j.contains("recovering")) {
+      const auto& c = j.at("recovering");
+      recovering_boot r;
+      r.lives = c.at("lives").get<std::uint32_t>();
+      r.lines_written = c.at("lines_written").get<std::uint64_t>();
+      for (const auto& e : c.at("ranks"))
+        r.ranks.push_back({e.at("rank").get<std::uint32_t>(), e.at("node").get<std::uint32_t>(),
+                           incarnation{e.at("life").get<std::uint64_t>()},
+                           e.at("ready").get<bool>()});
+      b.recovering = std::move(r);
     }
     return b;
   } catch (const json::exception& e) {
@@ -139,6 +162,18 @@ result<child_status> parse_status(std::string_view text) {
     return s;
   } catch (const json::exception& e) {
     return fail(ec::bad_format, "status line: {}", e.what());
+  }
+}
+
+std::string to_json(const bus::peer& p) {
+  return peer_json(p).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+result<bus::peer> parse_peer(std::string_view text) {
+  try {
+    return peer_of(json::parse(text));
+  } catch (const json::exception& e) {
+    return fail(ec::bad_format, "peer: {}", e.what());
   }
 }
 

@@ -32,7 +32,24 @@ struct batch_boot {
   std::string trace;        ///< absolute path of the file for the rings; empty: none is kept
   bool progress = false;    ///< terminal_fd is a terminal
   std::uint32_t window = 0; ///< requests open at a time; 0: as many as fill every rank
+  std::uint64_t seed = 0;   ///< drawn once per run, the same in all lives of control
   friend bool operator==(const batch_boot&, const batch_boot&) = default;
+};
+
+/// A rank process that runs while the control process starts again.
+struct live_rank {
+  std::uint32_t rank = 0, node = 0;
+  incarnation life;
+  bool ready = false; ///< it had joined once; else it still loads
+  friend bool operator==(const live_rank&, const live_rank&) = default;
+};
+
+/// What a control process that is started again must know besides the journal on disk.
+struct recovering_boot {
+  std::uint32_t lives = 0;         ///< of control before this one
+  std::uint64_t lines_written = 0; ///< complete lines of the batch's output that are out
+  std::vector<live_rank> ranks;    ///< in order of their ranks
+  friend bool operator==(const recovering_boot&, const recovering_boot&) = default;
 };
 
 /// Everything a child needs. The topology travels as text and is read again: the same reader, the
@@ -54,11 +71,13 @@ struct boot_config {
   /// segments_fd on; empty: none do.
   std::vector<incarnation> segment_lives;
   std::uint64_t segment_bytes = 0;
+  bool life_page = false;           ///< life_fd is there
   std::optional<bus::peer> control; ///< absent in the control process
   std::uint32_t threads = 1;        ///< compute threads of a rank
   std::uint32_t trace_spans = 0;    ///< size of the ring; 0: nothing is traced
   std::string log_level = "info";
   std::optional<batch_boot> batch;
+  std::optional<recovering_boot> recovering; ///< control only; absent in its first life
   friend bool operator==(const boot_config&, const boot_config&) = default;
 };
 
@@ -84,5 +103,10 @@ struct child_status {
 std::string to_json(const child_status& status); ///< without a line end
 /// @errors bad_format
 result<child_status> parse_status(std::string_view json);
+
+/// A process's place as JSON, for other lines of the launch protocols.
+std::string to_json(const bus::peer& p);
+/// @errors bad_format
+result<bus::peer> parse_peer(std::string_view json);
 
 } // namespace di::launch

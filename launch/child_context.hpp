@@ -6,6 +6,7 @@
 #include "actors/registry.hpp"
 #include "actors/system.hpp"
 #include "launch/boot.hpp"
+#include "launch/child_link.hpp"
 #include "launch/poll_loop.hpp"
 #include "launch/process.hpp"
 #include "launch/topology.hpp"
@@ -31,8 +32,9 @@ public:
     std::string why;
   };
   /// Main thread. Waits for a verdict; `drain` is called on each SIGINT; SIGTERM ends with
-  /// exit_gave_up and nothing to say: whoever sent it knows why.
-  verdict wait(const std::function<void()>& drain);
+  /// exit_gave_up and nothing to say: whoever sent it knows why. What the node process tells goes
+  /// to `heard`.
+  verdict wait(const std::function<void()>& drain, node_word_fn heard = {});
 
 private:
   unique_fd event_;
@@ -57,9 +59,6 @@ struct child_context {
   /// If the topology wants it (log.counters): one line with all counters of this process.
   void log_counters() const;
 };
-
-/// Reports on status_fd; a node process that is gone is not an error.
-void report_status(const child_status& status);
 
 int control_process(child_context& c, end_latch& latch);
 int rank_process(child_context& c, end_latch& latch);

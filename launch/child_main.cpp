@@ -32,8 +32,11 @@ void end_latch::end(int code, std::string why) {
   (void)::eventfd_write(event_.get(), 1);
 }
 
-end_latch::verdict end_latch::wait(const std::function<void()>& drain) {
+end_latch::verdict end_latch::wait(const std::function<void()>& drain, node_word_fn heard) {
   poll_loop loop;
+  std::optional<node_listener> node;
+  if (heard)
+    node.emplace(loop, std::move(heard));
   signal_source signals{loop, [&](int number) {
                           if (number == SIGINT)
                             drain();
@@ -122,10 +125,6 @@ void child_context::log_counters() const {
   add("di_bus_segment_refused_total", s.segment_refused);
   add("di_bus_segment_overwritten_total", s.segment_overwritten);
   log::info("process_counters", {{"counters", all}});
-}
-
-void report_status(const child_status& status) {
-  (void)write_all(status_fd, to_json(status) + "\n");
 }
 
 int give_up(const error& why) {

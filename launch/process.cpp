@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,6 +50,14 @@ result<pipe_ends> make_pipe() {
   std::array<int, 2> fds{};
   if (::pipe2(fds.data(), O_CLOEXEC) != 0)
     return system_failure("pipe2");
+  return pipe_ends{unique_fd{fds[0]}, unique_fd{fds[1]}};
+}
+
+/// `read` is ours, `write` the child's; both go both ways.
+result<pipe_ends> make_link() {
+  std::array<int, 2> fds{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) != 0)
+    return system_failure("socketpair");
   return pipe_ends{unique_fd{fds[0]}, unique_fd{fds[1]}};
 }
 
@@ -125,7 +134,7 @@ result<child_process> child_process::start(const process_options& options) {
   }
   DI_TRY(err, make_pipe());
   if (options.with_status) {
-    DI_TRY(status, make_pipe());
+    DI_TRY(status, make_link());
   }
   DI_TRY(report, make_pipe());
   unique_fd boot;
@@ -144,7 +153,8 @@ result<child_process> child_process::start(const process_options& options) {
                                 {err.write.get(), 2},
                                 {boot.get(), boot_fd},
                                 {status.write.get(), status_fd},
-                                {options.terminal, terminal_fd}};
+                                {options.terminal, terminal_fd},
+                                {options.life_page, life_fd}};
   for (std::size_t i = 0; i < options.more.size(); ++i)
     places.push_back({options.more[i], segments_fd + static_cast<int>(i)});
   std::vector<int> high(places.size());

@@ -39,9 +39,10 @@ private:
 
 /// Descriptors that a child finds open besides 0, 1 and 2.
 inline constexpr int boot_fd = 3;     ///< sealed memory with the boot configuration
-inline constexpr int status_fd = 4;   ///< pipe to the node process: one JSON object per line
+inline constexpr int status_fd = 4;   ///< socket to the node process (child_link.hpp)
 inline constexpr int terminal_fd = 5; ///< the user's terminal for progress, if there is one
-inline constexpr int segments_fd = 6; ///< first of process_options::more, in their order
+inline constexpr int life_fd = 6;     ///< life page of a rank (life_page.hpp)
+inline constexpr int segments_fd = 7; ///< first of process_options::more, in their order
 
 /// How a process ended.
 struct exit_state {
@@ -60,6 +61,7 @@ struct process_options {
   bool share_stdout = false;       ///< the parent's; with neither, it joins stderr
   bool with_status = false;        ///< status_fd
   int terminal = -1;               ///< handed on as terminal_fd
+  int life_page = -1;              ///< handed on as life_fd
   std::vector<int> more;           ///< handed on from segments_fd on
 };
 
@@ -86,7 +88,8 @@ public:
   /// How it ended if it has; reaps it. Does not block.
   std::optional<exit_state> poll();
 
-  unique_fd in, out, err, status; ///< our ends of the pipes; out, err and status do not block
+  unique_fd in, out, err; ///< our ends of the pipes; out and err do not block
+  unique_fd status;       ///< our end of the child link; does not block
 
 private:
   child_process() = default;
