@@ -16,7 +16,11 @@ struct membership {
                    replies_to<proto::check_member>::with<proto::member_confirmed>, // is this life
                                                                                    // in
                    reacts_to<proto::member_lost>,                                  // a certificate
-                   reacts_to<proto::member_suspected>>;                            // a hint
+                   reacts_to<proto::member_stuck>,     // no progress, as its node says
+                   reacts_to<proto::member_suspected>, // a hint
+                   reacts_to<proto::admit_member>,     // a fresh life is ready
+                   reacts_to<proto::dismiss_member>,   // go on without
+                   reacts_to<proto::replace_group>>;   // these lives from now on
 };
 
 } // namespace di::actors

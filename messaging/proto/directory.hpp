@@ -98,7 +98,8 @@ struct group_formed {
       "Overload: once.";
   epoch version{};
   std::vector<process_entry> processes;
-  DI_FIELDS(group_formed, m.version, m.processes)
+  epoch view{}; ///< newest view that any of them works under; 0: none
+  DI_FIELDS(group_formed, m.version, m.processes, m.view)
 };
 
 struct get_directory {
@@ -116,8 +117,17 @@ struct process_ready {
   DI_FIELDS(process_ready, m.process)
 };
 
+struct control_moved {
+  static constexpr wire_id wire{0x070B};
+  static constexpr std::string_view doc =
+      "Fact of the node process to a registrar: the control process was started again and is this "
+      "life. The registrar routes to it and announces its process anew. Overload: one per life.";
+  process_entry control;
+  DI_FIELDS(control_moved, m.control)
+};
+
 using directory_messages =
     type_list<announce, announced, directory_snapshot, snapshot_installed, resolve, resolved,
-              withdrawn, group_formed, get_directory, process_ready>;
+              withdrawn, group_formed, get_directory, process_ready, control_moved>;
 
 } // namespace di::proto

@@ -68,7 +68,7 @@ struct kept_rank {
   rank_id rank;
   node_id node;
   incarnation life{};
-  std::string state;         ///< member, starting, proving, waiting, quarantined, drained, absent
+  std::string state;         ///< see engine/core/keeper_core.hpp, e.g. member, proving, quarantined
   std::uint32_t deaths = 0;  ///< of its lives
   std::uint32_t starts = 0;  ///< after the first
   std::uint64_t wait_ms = 0; ///< [ms] until the next start
@@ -87,7 +87,16 @@ struct keeper_state {
   DI_FIELDS(keeper_state, m.view, m.wanted, m.order, m.ranks)
 };
 
+struct kill_member {
+  static constexpr wire_id wire{0x0B08};
+  static constexpr std::string_view doc =
+      "Question of an operator: end the process of this rank with SIGKILL, as a test; it counts as "
+      "a death. Answered by keeper_done when the signal is on its way. Overload: none.";
+  rank_id rank;
+  DI_FIELDS(kill_member, m.rank)
+};
+
 using keeper_messages = type_list<scale_group, drain_member, join_member, upgrade_group,
-                                  keeper_done, get_keeper, keeper_state>;
+                                  keeper_done, get_keeper, keeper_state, kill_member>;
 
 } // namespace di::proto

@@ -2,6 +2,7 @@
 // Messages between the launcher and node processes that joined as agents (0x0C).
 #pragma once
 
+#include "messaging/base/error.hpp"
 #include "messaging/proto/message.hpp"
 
 #include <string>
@@ -86,7 +87,18 @@ struct rank_exited {
   DI_FIELDS(rank_exited, m.rank, m.node, m.life, m.code, m.signal, m.words)
 };
 
+struct start_failed {
+  static constexpr wire_id wire{0x0C08};
+  static constexpr std::string_view doc =
+      "Fact of a node process to its proxy /node/<n>: start_rank cannot be done; the question is "
+      "refused with this. Overload: one per start_rank.";
+  rank_id rank;
+  ec code = ec::internal;
+  std::string what;
+  DI_FIELDS(start_failed, m.rank, m.code, m.what)
+};
+
 using node_messages = type_list<join_cluster, cluster_joined, node_line, start_rank, rank_started,
-                                kill_rank, rank_exited>;
+                                kill_rank, rank_exited, start_failed>;
 
 } // namespace di::proto

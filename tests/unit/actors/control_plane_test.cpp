@@ -197,6 +197,7 @@ TEST_F(control_plane, commits_a_smaller_view_only_for_the_life_that_is_in) {
               proto::member_lost{di::rank_id{1}, incarnation{life}, "killed"})
         .value();
     world.run();
+    world.advance(2ms); // evidence is gathered
   };
   lost(99);
   EXPECT_EQ(views.size(), 1U);
