@@ -21,6 +21,10 @@ std::unique_ptr<core_handle> make_membership(engine::membership_options options)
   return wrap_core<membership>(std::move(options));
 }
 
+std::unique_ptr<core_handle> make_node_proxy(node_id node, node_orders& orders) {
+  return wrap_core<node_proxy>(node, orders);
+}
+
 std::unique_ptr<core_handle> make_registrar(registrar_options options) {
   return wrap_core<registrar>(std::move(options));
 }

@@ -3,6 +3,7 @@
 // assemble processes instantiate nothing.
 #pragma once
 
+#include "actors/node_proxy.hpp"
 #include "actors/registrar.hpp"
 #include "actors/supervisor.hpp"
 #include "engine/core/directory_core.hpp"
@@ -15,6 +16,7 @@ struct sampler_options;
 std::unique_ptr<core_handle> make_directory(engine::directory_options options,
                                             bus::post_office& office);
 std::unique_ptr<core_handle> make_membership(engine::membership_options options);
+std::unique_ptr<core_handle> make_node_proxy(node_id node, node_orders& orders);
 std::unique_ptr<core_handle> make_registrar(registrar_options options);
 std::unique_ptr<core_handle> make_sampler(sampler_options options);
 std::unique_ptr<core_handle> make_supervisor(supervisor_options options);

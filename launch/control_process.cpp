@@ -7,6 +7,7 @@
 #include "actors/tracing.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
+#include "launch/control_link.hpp"
 #include "launch/plan.hpp"
 #include "launch/preflight.hpp"
 #include "launch/trace_file.hpp"
@@ -65,13 +66,20 @@ actors::spawn_options ends(end_latch& latch) {
 }
 
 result<void> start_cluster_actors(child_context& c, const actors::model_outline& model,
-                                  end_latch& latch) {
+                                  control_link& link, end_latch& latch) {
   auto& system = *c.system;
   DI_TRY_VOID(system.spawn(topic_address, actors::make_topic(), ends(latch)));
   DI_TRY_VOID(system.spawn("/control/telemetry", actors::make_telemetry(), ends(latch)));
+  DI_TRY(const auto places, place_ranks(c.config, this_machine()));
+  for (const auto& n : places.nodes)
+    DI_TRY_VOID(system.spawn(fmt::format("/node/{}", n.node),
+                             actors::make_node_proxy(node_id{n.node}, link), ends(latch)));
   engine::membership_options m;
-  m.listeners = {"/control/rebalancer"};
-  m.members_min = c.config.ep;
+  m.listeners = {"/control/rebalancer", "/control/journal", "/control/scheduler"};
+  m.member_parts = {"rank", "expert_shard", "kv_agent"};
+  m.loss = engine::on_loss::shrink;
+  m.members_min = c.config.min_ep;
+  m.directory = "/control/directory";
   DI_TRY_VOID(system.spawn("/control/membership", actors::make_membership(m), ends(latch)));
   actors::control_settings s;
   s.redundant_experts = c.config.redundant_experts;
@@ -207,14 +215,14 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
   return actors::spawn_batch_gateway(*c.system, model, std::move(b));
 }
 
-result<void> start(child_context& c, batch_files& files,
+result<void> start(child_context& c, batch_files& files, control_link& link,
                    std::unique_ptr<actors::local_launcher>& launcher, end_latch& latch) {
   DI_TRY_VOID(c.open(true));
   DI_TRY(const auto model,
          actors::read_model_outline(c.config.model_path, c.config.tokenizer_path));
   const auto users = user_actors(c.config);
   DI_TRY_VOID(actors::check_user_actors(c.types, users));
-  DI_TRY_VOID(start_cluster_actors(c, model, latch));
+  DI_TRY_VOID(start_cluster_actors(c, model, link, latch));
   launcher = std::make_unique<actors::local_launcher>(*c.system, c.types);
   DI_TRY_VOID(
       actors::start_user_actors(*c.system, *launcher, c.prefix(), users,
@@ -228,22 +236,25 @@ result<void> start(child_context& c, batch_files& files,
 
 int control_process(child_context& c, end_latch& latch) {
   batch_files files;
+  control_link link;
   std::unique_ptr<actors::local_launcher> launcher;
-  if (const auto started = start(c, files, launcher, latch); !started.ok()) {
+  if (const auto started = start(c, files, link, launcher, latch); !started.ok()) {
     const int code = give_up(started.error());
     // Actors that started use `files`, `launcher` and the latch.
     if (c.system && !c.system->stop_all(1s))
       ::_exit(code);
     return code;
   }
-  const auto verdict = latch.wait([&] {
+  const auto drain = [&c] {
     log::warn("drain_requested");
     envelope mail;
     mail.to = "/gateway/0";
     mail.from = c.prefix();
     mail.body = parcel::of(proto::drain_batch{});
     (void)c.office->post(std::move(mail)); // no gateway: nothing to drain
-  });
+  };
+  const auto verdict =
+      latch.wait(drain, [&c](const node_word& w, unique_fd) { control_link::take(w, *c.office); });
   if (!verdict.why.empty()) {
     log::error("control_ended", {{"what", verdict.why}});
     report_status({status_kind::failed, {}, verdict.why});

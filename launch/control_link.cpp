@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lines to mail and back.
+#include "launch/control_link.hpp"
+
+#include "messaging/base/log.hpp"
+#include "messaging/proto/membership.hpp"
+
+#include <fmt/format.h>
+
+namespace di::launch {
+namespace {
+
+template <message M>
+void post(bus::post_office& office, const node_word& from, address to, M m) {
+  envelope mail;
+  mail.to = std::move(to);
+  mail.from = fmt::format("/node/{}", from.node);
+  mail.body = parcel::of(std::move(m));
+  if (const auto sent = office.post(std::move(mail)); !sent.ok())
+    log::warn("node_word_undelivered", {{"what", sent.error().render()}});
+}
+
+} // namespace
+
+void control_link::start_rank(node_id node, rank_id rank, std::uint64_t number) {
+  child_word w;
+  w.kind = child_word_kind::start_rank;
+  w.node = node.v;
+  w.rank = rank.v;
+  w.number = number;
+  tell_node(w);
+}
+
+void control_link::kill_rank(node_id node, const proto::kill_rank& order) {
+  child_word w;
+  w.kind = child_word_kind::kill_rank;
+  w.node = node.v;
+  w.rank = order.rank.v;
+  w.life = order.life;
+  w.politely = order.politely;
+  w.what = order.reason;
+  tell_node(w);
+}
+
+void control_link::take(const node_word& word, bus::post_office& office) {
+  const rank_id rank{word.rank};
+  switch (word.kind) {
+  case node_word_kind::rank_lost:
+    return post(office, word, "/control/membership",
+                proto::member_lost{rank, word.life, word.what});
+  case node_word_kind::rank_stuck:
+    return post(office, word, "/control/membership",
+                proto::member_stuck{rank, word.life, word.phase, word.stuck_ms, word.what});
+  case node_word_kind::rank_exited:
+    return post(office, word, "/control/keeper",
+                proto::rank_exited{rank, node_id{word.node}, word.life, word.state.code,
+                                   word.state.signal, word.what});
+  case node_word_kind::rank_started:
+    return post(office, word, fmt::format("/node/{}", word.node),
+                proto::rank_started{rank, word.life});
+  case node_word_kind::start_failed:
+    return post(office, word, fmt::format("/node/{}", word.node),
+                proto::start_failed{rank, ec::unavailable, word.what});
+  default:
+    return;
+  }
+}
+
+} // namespace di::launch
