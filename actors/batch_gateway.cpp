@@ -2,6 +2,8 @@
 // Joins gateway_core with lines and text.
 #include "actors/batch_gateway.hpp"
 
+#include "messaging/base/log.hpp"
+
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
@@ -10,7 +12,6 @@
 namespace di::actors {
 
 namespace {
-constexpr duration show_every = std::chrono::milliseconds{200};
 
 /// Ends the choices that have not ended. @return whether there was one
 bool end_all(std::vector<engine::collected_choice>& choices) {
@@ -66,8 +67,9 @@ result<void> batch_gateway_actor::begin(instant now, outbox& out) {
   if (!begun_) {
     begun_ = true;
     began_ = now;
+    log::info("batch_began", {{"prompts", entries_.size()}, {"written", written_}});
     if (parts_.show)
-      out.arm({show_due, 0}, show_every);
+      out.arm({show_due, 0}, parts_.show_every);
   }
   return write_and_finish(now);
 }
@@ -108,7 +110,7 @@ result<void> batch_gateway_actor::on_due(timer which, instant now, outbox& out) 
   }
   show(now);
   if (!finished_)
-    out.arm({show_due, 0}, show_every);
+    out.arm({show_due, 0}, parts_.show_every);
   return {};
 }
 

@@ -22,6 +22,7 @@ struct batch_parts {
   std::function<result<void>(std::string_view)> write;
   /// Shows progress now and then; empty: nothing. One short text without a line end.
   std::function<void(std::string_view)> show;
+  duration show_every = std::chrono::milliseconds{200};
   /// Once, after the last line is written; `failed` counts refused lines too.
   std::function<void(const proto::batch_finished&)> finished;
   /// Once, if the actor ends before the batch does: how many of how many lines have no answer.

@@ -3,6 +3,7 @@
 #include "actors/rank.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
 #include "messaging/base/log.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <utility>
 
@@ -106,6 +107,7 @@ rank_actor::next_state rank_actor::launch(instant now, outbox& out) {
     parts_.runner->want_taps(core_.wants_taps());
   phase_ = phase::experts;
   step_began_ = now;
+  reached("rank.step_launched");
   step_watch_.start();
   device_ns_ = local_rows_ = remote_rows_ = 0;
   return timed([this] { return start_step(); });
@@ -141,6 +143,7 @@ void rank_actor::go_on(result<step_state> state, outbox& out) {
         return give_up(complete.error(), out);
       if (!*complete) {
         waited_ = true;
+        reached("rank.waits_for_experts");
         wait_watch_.start();
         return send_work(out);
       }
@@ -161,6 +164,7 @@ rank_actor::next_state rank_actor::end_step(outbox& out) {
   const instant now = real_env().now();
   settle(now, out); // of the step before, if it had no time until now
   draw(now);
+  reached("rank.step_drawn");
   feed_drafts(out);
   core_.observe_step(static_cast<double>((real_env().now() - step_began_).count()) * 1e-6);
   core_.keep();

@@ -106,6 +106,7 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
   parts.options.submit = parts.work.submit;
   parts.write = std::move(settings.write);
   parts.show = std::move(settings.show);
+  parts.show_every = settings.show_every;
   parts.finished = std::move(settings.finished);
   parts.broke_off = std::move(settings.broke_off);
   if (settings.read)

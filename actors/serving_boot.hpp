@@ -57,6 +57,7 @@ struct batch_settings {
   engine::request_defaults defaults;
   std::function<result<void>(std::string_view)> write; ///< see batch_parts
   std::function<void(std::string_view)> show;
+  duration show_every = std::chrono::milliseconds{200};
   std::function<void(const proto::batch_finished&)> finished;
   std::function<void(const engine::batch&)> read; ///< once, with what was read of `prompts`
   std::function<void(std::size_t, std::size_t)> broke_off; ///< see batch_parts

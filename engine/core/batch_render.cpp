@@ -92,6 +92,9 @@ json timings_of(const collected_choice& c) {
     json& times = all["token_ms"] = json::array();
     for (std::size_t i = 0; i < std::min(c.token_us.size(), kept_of(c)); ++i)
       times.push_back(ms(c.token_us[i]));
+    json& ranks = all["ranks"] = json::array();
+    for (const auto& [first, rank] : c.served_by)
+      ranks.push_back({first, rank.v});
   }
   return all;
 }

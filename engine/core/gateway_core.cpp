@@ -152,8 +152,12 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
     c.tokens.insert(c.tokens.end(), m.tokens.begin() + skip, m.tokens.end());
     if (m.logprobs.size() == m.tokens.size())
       c.logprobs.insert(c.logprobs.end(), m.logprobs.begin() + skip, m.logprobs.end());
-    if (submit_of(static_cast<std::size_t>(e - entries_.data())).token_times)
+    if (submit_of(static_cast<std::size_t>(e - entries_.data())).token_times
+        && c.tokens.size() > have) {
       c.token_us.resize(c.tokens.size(), us_between(began_, now));
+      if (c.served_by.empty() || c.served_by.back().second != m.rank)
+        c.served_by.emplace_back(have, m.rank);
+    }
     output_tokens_ += m.tokens.size() - skip;
     c.attempts = m.attempts;
     if (m.end.reason != proto::finish_reason::none

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace di::engine {
@@ -44,6 +45,8 @@ struct collected_choice {
   std::uint64_t total_us = 0;          ///< [us] submitted until it ended
   std::uint64_t submitted_us = 0;      ///< [us] start of the batch until it was submitted
   std::vector<std::uint64_t> token_us; ///< [us] start of the batch until each token, if wanted
+  /// With token_us: from which token on which rank computed them.
+  std::vector<std::pair<std::uint32_t, rank_id>> served_by;
 };
 
 /// Requests end in any order and are handed out in the order of the batch.

@@ -19,6 +19,7 @@ struct journal_core::choice {
   proto::choice_timings timings;
   std::uint32_t shown = 0; ///< output index that GATEWAY has acknowledged up to
   std::uint32_t sent = 0;  ///< output index that was released up to at least once
+  rank_id rank;            ///< that committed last
   bool end_shown = false;
   bool cut = false; ///< ended by JOURNAL, not by its rank
   instant released; ///< last time that something was sent to GATEWAY
@@ -165,6 +166,7 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
       r->spec.prefix_recorded = true;
     }
     append(c, m, known);
+    c.rank = m.rank;
     if (c.sent < c.next() || c.ended())
       release(*r, m.choice, c.sent, now, out);
   }
@@ -200,6 +202,7 @@ void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, 
   m.end = c.end;
   m.timings = c.timings;
   m.attempts = r.attempt;
+  m.rank = c.rank;
   c.released = now;
   c.sent = c.next();
   out.send(r.spec.gateway, std::move(m));

@@ -7,6 +7,8 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -16,6 +18,7 @@ namespace {
 std::atomic<level> least_level{level::info};
 std::mutex name_guard;
 std::string process_name = "-";
+std::atomic<bool> stamped{std::getenv("DI_FAULTS") != nullptr};
 
 spdlog::level::level_enum native(level l) {
   switch (l) {
@@ -134,8 +137,18 @@ std::string line(level l, std::string_view event, fields pairs) {
   return out;
 }
 
+void stamp_monotonic(bool on) {
+  stamped.store(on, std::memory_order_relaxed);
+}
+
 void write(level l, std::string_view event, fields pairs) {
-  sink().log(native(l), line(l, event, pairs));
+  std::string text = line(l, event, pairs);
+  if (stamped.load(std::memory_order_relaxed)) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    text += fmt::format(" mono_us={}",
+                        std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+  }
+  sink().log(native(l), text);
 }
 
 } // namespace di::log

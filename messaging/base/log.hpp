@@ -40,6 +40,10 @@ void set_level(level least);
 bool set_level(std::string_view name);
 bool enabled(level l) noexcept;
 
+/// Every line says the monotonic time of the host too (`mono_us=`); on from the start if the
+/// environment has DI_FAULTS.
+void stamp_monotonic(bool on);
+
 /// Writes one line. Thread-safe; lines never mix. Values with spaces, quotes or control characters
 /// are quoted.
 void write(level l, std::string_view event, fields pairs);

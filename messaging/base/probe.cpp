@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/base/probe.hpp"
 
+#include <csignal>
 #include <mutex>
 #include <random>
+#include <unistd.h>
 
 namespace di::probe {
 namespace {
@@ -36,10 +38,10 @@ void count(registry& r, std::string_view name) {
 
 namespace detail {
 
-bool decide(std::string_view name) {
-  registry& r = all();
-  const std::lock_guard lock{r.guard};
-  count(r, name);
+namespace {
+
+/// Under the registry's lock.
+bool fires(registry& r, std::string_view name) {
   const auto at = r.points.find(name);
   if (at == r.points.end())
     return false;
@@ -50,13 +52,25 @@ bool decide(std::string_view name) {
   if (draw >= p.what.probability)
     return false;
   ++p.fired;
+  if (p.what.signal != 0)
+    ::kill(::getpid(), p.what.signal);
   return true;
+}
+
+} // namespace
+
+bool decide(std::string_view name) {
+  registry& r = all();
+  const std::lock_guard lock{r.guard};
+  count(r, name);
+  return fires(r, name);
 }
 
 void mark(std::string_view name) {
   registry& r = all();
   const std::lock_guard lock{r.guard};
   count(r, name);
+  (void)fires(r, name);
 }
 
 } // namespace detail
@@ -66,6 +80,13 @@ void arm(std::string_view name, plan p) {
   const std::lock_guard lock{r.guard};
   r.points.insert_or_assign(std::string{name}, point{p, 0, 0});
   detail::armed.store(true, std::memory_order_relaxed);
+}
+
+void disarm(std::string_view name) {
+  registry& r = all();
+  const std::lock_guard lock{r.guard};
+  if (const auto at = r.points.find(name); at != r.points.end())
+    r.points.erase(at);
 }
 
 void observe() {

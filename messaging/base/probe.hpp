@@ -22,10 +22,13 @@ struct plan {
   double probability = 1.0;        ///< [0, 1] per visit
   std::uint64_t skip = 0;          ///< visits that pass before the first fault
   std::uint64_t times_max = ~0ull; ///< faults in total
+  int signal = 0; ///< not 0: the process sends it to itself there, also at reached()
 };
 
 /// Arms a fault point of this process. Called by tests and by the injector, never by product code.
 void arm(std::string_view name, plan p);
+/// Forgets the plan of one fault point.
+void disarm(std::string_view name);
 /// Counts visits of reached() from now on, without arming any fault.
 void observe();
 /// Forgets all plans and counts; everything is a no-op again.

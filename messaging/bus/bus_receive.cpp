@@ -47,10 +47,48 @@ bool bus_thread::receive(lane l) {
     if (parts_.empty() || surplus != 0)
       malformed(routing_id,
                 error{ec::bad_format, fmt::format("message of {} parts", parts_.size() + surplus)});
+    else if (faults_ && faults_->touches_links())
+      take_faulty(l, routing_id, parts_);
     else
       take_message(l, routing_id, parts_);
   }
   return false;
+}
+
+void bus_thread::take_faulty(lane l, std::string_view routing_id, std::vector<part>& parts) {
+  std::size_t bits = 0;
+  for (const part& p : parts)
+    bits += 8 * p.size();
+  const fault_gate::verdict v = faults_->judge(routing_id, bits);
+  if (v.drop)
+    return;
+  std::vector<part> again;
+  if (v.twice)
+    for (part& p : parts)
+      again.emplace_back(std::span<const std::byte>{p.bytes()});
+  if (v.flip) {
+    std::size_t bit = *v.flip;
+    auto at = parts.begin();
+    for (; bit >= 8 * at->size(); ++at)
+      bit -= 8 * at->size();
+    at->bytes()[bit / 8] ^= std::byte{static_cast<unsigned char>(1U << (bit % 8))};
+  }
+  for (std::vector<part>* copy : {&parts, &again}) {
+    if (copy->empty())
+      continue;
+    if (v.hold > duration{})
+      faults_->hold({real_env().now() + v.hold, l, std::string{routing_id}, std::move(*copy)});
+    else
+      take_message(l, routing_id, *copy);
+  }
+  parts.clear();
+}
+
+void bus_thread::take_held(instant now) {
+  if (!faults_)
+    return;
+  while (auto frame = faults_->take_due(now))
+    take_message(frame->which, frame->routing_id, frame->parts);
 }
 
 void bus_thread::take_message(lane l, std::string_view routing_id, std::vector<part>& parts) {

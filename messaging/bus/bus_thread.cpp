@@ -17,7 +17,7 @@ namespace {
 constexpr auto sleep_max = std::chrono::hours{1};
 
 /// Keys of sockets: links have their address.
-enum : std::uint64_t { key_wake, key_control, key_bulk, key_zap, key_first_link };
+enum : std::uint64_t { key_wake, key_control, key_bulk, key_zap, key_faults, key_first_link };
 
 bool over_tcp(const std::string& endpoint) {
   return endpoint.starts_with("tcp://");
@@ -89,6 +89,9 @@ result<void> bus_thread::start() {
       DI_TRY_VOID(sockets_.add(zap_.raw(), key_zap));
   }
   DI_TRY_VOID(sockets_.add_descriptor(wake_.descriptor(), key_wake));
+  faults_ = fault_gate::from_environment(options_.links.self.prefix);
+  if (faults_ && faults_->descriptor() >= 0)
+    DI_TRY_VOID(sockets_.add_descriptor(faults_->descriptor(), key_faults));
   thread_ = std::thread{[this] { run(); }};
   return {};
 }
@@ -144,9 +147,13 @@ void bus_thread::run() {
     const instant now = real_env().now();
     std::optional<instant> due = events_.on_time(now);
     tend_links(now);
+    take_held(now);
     flush_links(); // hellos of the above
     if (links_due_ && (!due || *links_due_ < *due))
       due = links_due_;
+    if (const auto held = faults_ ? faults_->next_due() : std::nullopt;
+        held && (!due || *held < *due))
+      due = held;
     wake_.arm();
     bool busy = look_again_.load() || tend_all_ || readable_[0] || readable_[1];
     {
@@ -179,6 +186,8 @@ void bus_thread::poll(instant until, bool sleep) {
 void bus_thread::take_signal(std::uint64_t key) {
   if (key == key_control || key == key_bulk)
     readable_[key - key_control] = true;
+  if (key == key_faults)
+    faults_->reload();
   if (key < key_first_link)
     return;
   const auto at = open_.find(reinterpret_cast<link*>(key)); // NOLINT: as registered

@@ -3,6 +3,7 @@
 // peer, receives, and keeps time for deadlines and links. Sleeps in the kernel when idle.
 #pragma once
 
+#include "messaging/bus/fault_gate.hpp"
 #include "messaging/bus/link.hpp"
 #include "messaging/bus/socket_poll.hpp"
 #include "messaging/bus/wake_event.hpp"
@@ -101,6 +102,9 @@ private:
   /// False if it stopped early: more is there.
   bool receive(lane l);
   void take_message(lane l, std::string_view routing_id, std::vector<part>& parts);
+  /// take_message(), with the faults that are in force.
+  void take_faulty(lane l, std::string_view routing_id, std::vector<part>& parts);
+  void take_held(instant now);
   bool fetch(std::string_view routing_id, const wire::frame_view& frame);
   void take_single(lane l, std::string_view routing_id, std::vector<part>& parts);
   void take_batch(lane l, std::string_view routing_id, std::span<const std::byte> bytes);
@@ -128,6 +132,7 @@ private:
   zap_handler zap_;
   std::array<socket, lanes> routers_;
   wake_event wake_;
+  std::unique_ptr<fault_gate> faults_;  ///< null: none can be in force
   std::atomic<bool> look_again_{false}; ///< deadlines have changed since they were looked at
   std::unordered_map<link*, std::shared_ptr<link>> open_; ///< links with sockets or mail
   // With many peers most links have nothing to do in a turn, and only those that have are touched.

@@ -19,8 +19,9 @@ struct tokens_released {
   choice_end end;                          ///< reason none: more will come
   choice_timings timings;                  ///< complete when it ended
   std::uint32_t attempts = 1;              ///< how many ranks have worked on it
+  rank_id rank;                            ///< that computed the last of them
   DI_FIELDS(tokens_released, m.request, m.choice, m.first_index, m.tokens, m.logprobs, m.end,
-            m.timings, m.attempts)
+            m.timings, m.attempts, m.rank)
 };
 
 struct request_closed {
