@@ -9,6 +9,7 @@
 #include "messaging/proto/gateway.hpp"
 #include "messaging/proto/journal.hpp"
 #include "messaging/proto/keeper.hpp"
+#include "messaging/proto/kv_agent.hpp"
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/message.hpp"
 #include "messaging/proto/node.hpp"
@@ -54,10 +55,11 @@ constexpr bool all_built_in(type_list<Ms...>) {
 } // namespace detail
 
 /// Messages of all built-in protocols.
-using catalog = detail::joined<bus_messages, gateway_messages, scheduler_messages, rank_messages,
-                               expert_shard_messages, journal_messages, topic_messages,
-                               directory_messages, membership_messages, supervisor_messages,
-                               telemetry_messages, keeper_messages, node_messages>::type;
+using catalog =
+    detail::joined<bus_messages, gateway_messages, scheduler_messages, rank_messages,
+                   expert_shard_messages, journal_messages, topic_messages, directory_messages,
+                   membership_messages, supervisor_messages, telemetry_messages, keeper_messages,
+                   node_messages, kv_agent_messages>::type;
 
 static_assert(detail::unique_ids(catalog{}), "two messages share a wire id");
 static_assert(detail::all_documented(catalog{}), "a built-in message has no doc line");
