@@ -129,7 +129,7 @@ private:
   void begin_batch(channel& c, instant now, outbox& out);
   void send_open(channel& c, instant now, outbox& out);
   void finish_batch(channel& c);
-  channel* answered(const proto::kv_lease& lease, rank_id holder, incarnation life);
+  channel* answered(const proto::kv_lease& lease, rank_id by, incarnation life);
   // kv_agent_hold.cpp: the holder
   ec fence(const proto::kv_lease& lease, epoch view) const;
   void find_orphans(instant now, outbox& out);

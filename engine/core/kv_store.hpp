@@ -72,18 +72,18 @@ private:
     piece what;
     std::uint32_t references = 0;
   };
-  struct lease {
+  struct held_lease {
     std::set<proto::kv_address> pieces;
     std::map<std::uint32_t, proto::kv_address> windows; ///< by choice: the longest
     std::uint64_t number = 0;                           ///< last reservation
     std::map<proto::kv_address, std::uint32_t> open;    ///< [bytes] of it, not landed
     std::optional<instant> orphan_ends;
   };
-  using lease_map = std::map<proto::kv_lease, lease>;
+  using lease_map = std::map<proto::kv_lease, held_lease>;
 
-  void hold(lease& l, const proto::kv_item& item);
-  void drop(lease& l, const proto::kv_address& at);
-  void void_reservation(lease& l);
+  void hold(held_lease& l, const proto::kv_item& item);
+  void drop(held_lease& l, const proto::kv_address& at);
+  void void_reservation(held_lease& l);
   lease_map::iterator end_lease(lease_map::iterator at);
   void fence(request_id request, std::uint32_t attempt);
 
