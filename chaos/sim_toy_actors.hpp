@@ -10,8 +10,14 @@ namespace di::sim {
 
 class toy_rank_core {
 public:
-  toy_rank_core(engine::rank_options options, std::uint64_t* stale_states)
+  /// @param stale_states  counts rows of a sequence that its KV does not fit
+  /// @param experts       of a layer
+  toy_rank_core(engine::rank_options options, std::uint64_t* stale_states,
+                std::uint32_t experts = toy::experts,
+                duration ask_after = std::chrono::milliseconds{40})
       : options_{options},
+        experts_of_layer_{experts},
+        ask_after_{ask_after},
         kv_{options.kv_tokens, options.page_tokens},
         core_{options,
               [](const proto::request_spec& spec,
@@ -21,8 +27,7 @@ public:
               },
               &kv_},
         // Few rows per call: what one holder is asked for takes several.
-        calls_{options.rank,
-               {options.life, std::chrono::milliseconds{40}, 3 * 2 * toy::hidden, {3, 1}}},
+        calls_{options.rank, {options.life, ask_after, 3 * 2 * toy::hidden, {3, 1}}},
         stale_states_{stale_states} {}
 
   template <class M>
@@ -87,7 +92,7 @@ public:
       out.send(engine::shard_path(call->holder.rank),
                proto::ask_call{call->id, options_.rank, options_.life});
     if (!calls_.complete())
-      out.arm({100, 0}, std::chrono::milliseconds{40});
+      out.arm({100, 0}, ask_after_);
     return {};
   }
   void check() const {
@@ -100,6 +105,7 @@ public:
            && kv_.sequences() == 0 && core_.requests() == 0;
   }
   const engine::rank_core& core() const { return core_; }
+  const engine::expert_call_core& calls() const { return calls_; }
 
 private:
   void tell_installed(outbox& out) {
@@ -144,7 +150,7 @@ private:
         ++*stale_states_;
       for (std::size_t i = 0; i < s.tokens.size(); ++i, ++row) {
         rows_[row] = toy::attend(m, layer_, rows_[row]);
-        for (const std::int32_t e : toy::route(rows_[row], layer_))
+        for (const std::int32_t e : toy::route(rows_[row], layer_, experts_of_layer_))
           experts_.push_back(e);
       }
     }
@@ -206,10 +212,12 @@ private:
       out.send(engine::shard_path(call->holder.rank), std::move(m));
     }
     if (!calls_.complete())
-      out.arm({100, 0}, std::chrono::milliseconds{40});
+      out.arm({100, 0}, ask_after_);
   }
 
   engine::rank_options options_;
+  std::uint32_t experts_of_layer_;
+  duration ask_after_;
   toy::kv kv_;
   engine::rank_core core_;
   engine::expert_call_core calls_;

@@ -24,11 +24,13 @@ constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return x ^ (x >> 29);
 }
 
-/// Two experts of a row, ascending.
-inline std::array<std::int32_t, experts_per_token> route(std::uint64_t row, std::uint32_t layer) {
-  const auto first = static_cast<std::int32_t>(mix(row, layer) % experts);
-  const auto step = static_cast<std::int32_t>(1 + mix(row, layer + 100) % (experts - 1));
-  std::array<std::int32_t, 2> ids{first, static_cast<std::int32_t>((first + step) % experts)};
+/// Two experts of a row, ascending. @param of  experts of a layer, at least 2
+inline std::array<std::int32_t, experts_per_token> route(std::uint64_t row, std::uint32_t layer,
+                                                         std::uint32_t of = experts) {
+  const auto first = static_cast<std::uint32_t>(mix(row, layer) % of);
+  const auto step = static_cast<std::uint32_t>(1 + mix(row, layer + 100) % (of - 1));
+  std::array<std::int32_t, 2> ids{static_cast<std::int32_t>(first),
+                                  static_cast<std::int32_t>((first + step) % of)};
   std::sort(ids.begin(), ids.end());
   return ids;
 }
@@ -108,7 +110,8 @@ private:
 };
 
 /// What any cluster must answer: one row after the other, alone.
-inline std::vector<token_id> generate(const proto::request_spec& spec, std::uint32_t choice) {
+inline std::vector<token_id> generate(const proto::request_spec& spec, std::uint32_t choice,
+                                      std::uint32_t of = experts) {
   memory m;
   sampler draws{spec, choice};
   std::vector<token_id> tokens = spec.prompt;
@@ -117,7 +120,7 @@ inline std::vector<token_id> generate(const proto::request_spec& spec, std::uint
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
       const std::uint64_t row = attend(m, layer, x);
       std::array<std::uint64_t, experts_per_token> answers{};
-      const auto ids = route(row, layer);
+      const auto ids = route(row, layer, of);
       for (std::uint32_t k = 0; k < experts_per_token; ++k)
         answers[k] =
             expert_output(layer, static_cast<std::uint32_t>(ids[k]), row, weight_of(row, ids[k]));

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Putting the production cores into processes.
+#include "chaos/sim_cluster.hpp"
+
+#include "actors/batch_gateway.hpp"
+#include "actors/control.hpp"
+#include "actors/directory.hpp"
+#include "actors/expert_shard.hpp"
+#include "actors/serving.hpp"
+
+#include <fmt/format.h>
+
+namespace di::sim {
+
+namespace {
+
+/// The gateway's core outlives its process: what a client has seen stays seen.
+class client_core {
+public:
+  explicit client_core(engine::gateway_core* core) : core_{core} {}
+  template <class M>
+  result<void> on(const M& m, instant now, outbox& out) {
+    return core_->on(m, now, out);
+  }
+  result<proto::gateway_state> on(const proto::get_gateway& m, instant, outbox&) {
+    return core_->on(m);
+  }
+  result<void> on_due(timer which, instant now, outbox& out) {
+    return core_->on_due(which, now, out);
+  }
+  void check() const { core_->check(); }
+
+private:
+  engine::gateway_core* core_;
+};
+struct client_type {
+  static constexpr auto kind = "client";
+  using core = client_core;
+  using protocol = actors::batch_gateway::protocol;
+};
+
+world_options world_of(const cluster_options& o, const drawn_settings& drawn) {
+  world_options w;
+  w.seed = o.seed;
+  w.compute_max = drawn.compute_max;
+  return w;
+}
+
+nodes_options nodes_of(const cluster_options& o, const drawn_settings& drawn) {
+  nodes_options n;
+  n.ranks = o.ranks;
+  n.nodes = drawn.nodes;
+  return n;
+}
+
+} // namespace
+
+sim_cluster::sim_cluster(cluster_options options)
+    : options_{std::move(options)},
+      drawn_{draw_settings(options_.seed, options_.ranks)},
+      random_{sim_random{options_.seed}.fork(4)},
+      world_{world_of(options_, drawn_)},
+      nodes_{world_, nodes_of(options_, drawn_), sim_random{options_.seed}.fork(5)},
+      invariants_{world_, nodes_,
+                  [this](request_id r, std::uint32_t choice) -> const std::vector<token_id>& {
+                    return reference_.at({r, choice});
+                  }},
+      crashes_{*this} {
+  for (const proto::request_spec& spec : drawn_.requests)
+    for (std::uint32_t c = 0; c < spec.sampling.n; ++c)
+      reference_[{spec.request, c}] = toy::generate(spec, c, drawn_.experts);
+  engine::gateway_options front;
+  front.window = drawn_.window;
+  gateway_ = std::make_unique<engine::gateway_core>(front, drawn_.requests);
+  nodes_.begin_rank = [this](rank_id rank, incarnation life) { begin_rank(rank, life); };
+  invariants_.view_of = [this](incarnation life) -> const epoch* {
+    const auto at = ranks_.find(life);
+    return at == ranks_.end() ? nullptr : &(views_[life] = at->second->core().view());
+  };
+  world_.on_gave_up = [this](sim_process& p, const address& actor, const error& why) {
+    on_gave_up(p, actor, why);
+  };
+  world_.observe(&invariants_);
+  world_.observe(&crashes_);
+}
+
+bus::peer sim_cluster::control_peer() const {
+  const sim_process* p = const_cast<sim_world&>(world_).living("/control");
+  return p ? p->office->self() : bus::peer{};
+}
+
+void sim_cluster::announce(sim_process& p, const char* role, rank_id rank) {
+  actors::registrar_options r;
+  r.process = actors::to_process(p.office->self());
+  r.process.role = role;
+  r.process.rank = rank;
+  if (p.prefix.starts_with("/rank/")) {
+    r.process.node = nodes_.node_of(rank);
+    r.process.contract_id = "toy";
+    r.process.proof = "toy proof";
+  }
+  r.office = p.office.get();
+  if (p.prefix != "/control")
+    (void)p.office->add_route(control_peer());
+  world_.spawn(p, p.prefix + "/registrar", actors::make_registrar(std::move(r)));
+}
+
+// --- processes
+
+void sim_cluster::start_control() {
+  sim_process& p = world_.add_process("/control", incarnation{random_.next() | 1U});
+  spawn_control_actors(p);
+  announce(p, "control", {});
+  nodes_.attach_control();
+}
+
+void sim_cluster::spawn_control_actors(sim_process& p) {
+  for (std::uint32_t n = 0; n < drawn_.nodes; ++n)
+    world_.spawn(p, fmt::format("/node/{}", n), nodes_.make_stub());
+  engine::rebalancer_options placing;
+  placing.groups = {{0, toy::layers, drawn_.experts}};
+  placing.redundant = drawn_.redundant;
+  placing.policy = drawn_.policy;
+  world_.spawn(p, "/control/rebalancer", actors::make_rebalancer(std::move(placing)));
+  world_.spawn(p, "/control/scheduler", actors::make_scheduler({}));
+  world_.spawn(p, "/control/journal", actors::make_journal({}));
+  engine::membership_options m;
+  m.listeners = {"/control/rebalancer"};
+  m.loss = engine::on_loss::shrink;
+  m.directory = "/control/directory";
+  world_.spawn(p, "/control/membership", actors::make_membership(m));
+  engine::directory_options d;
+  d.expected = {"/control", "/gateway/0"};
+  for (std::uint32_t r = 0; r < options_.ranks; ++r)
+    d.expected.push_back(fmt::format("/rank/{}", r));
+  d.formed_to = {"/control/membership"};
+  world_.spawn(p, "/control/directory", actors::make_directory(std::move(d), *p.office));
+}
+
+void sim_cluster::start_gateway() {
+  sim_process& p = world_.add_process("/gateway/0", incarnation{random_.next() | 1U});
+  world_.spawn(p, "/gateway/0", wrap_core<client_type>(gateway_.get()));
+  announce(p, "gateway", {});
+}
+
+void sim_cluster::begin_rank(rank_id rank, incarnation life) {
+  sim_process& p = world_.add_process(fmt::format("/rank/{}", rank.v), life);
+  engine::rank_options o = drawn_.rank;
+  o.rank = rank;
+  o.life = life;
+  auto toy = std::make_unique<typed_core<toy_rank_core, toy_rank::protocol>>(
+      std::in_place, o, &stale_states_, drawn_.experts, std::chrono::milliseconds{500});
+  ranks_[life] = &toy->core();
+  world_.spawn(p, engine::rank_path(rank), std::move(toy));
+  actors::shard_parts shard;
+  shard.options.rank = rank;
+  shard.options.life = life;
+  shard.options.hidden = toy::hidden;
+  shard.options.slice_rows = drawn_.slice_rows;
+  auto loader = std::make_shared<toy_expert_loader>(&loads_);
+  shard.runner = std::make_shared<toy_expert_runner>(loader);
+  shard.loader = loader;
+  world_.spawn(p, engine::shard_path(rank), actors::make_expert_shard(std::move(shard)));
+  announce(p, "rank", rank);
+}
+
+/// A rank that ends itself is a dead process; anything else ends the run.
+void sim_cluster::on_gave_up(sim_process& p, const address& actor, const error& why) {
+  if (p.prefix.starts_with("/rank/")) {
+    const rank_id rank{static_cast<std::uint32_t>(std::stoul(p.prefix.substr(6)))};
+    if (!nodes_.was_hurt(p.life) && invariants_.is_member(p.life))
+      return world_.fail_run(actor + " ended itself: " + why.render());
+    world_.after(duration{0}, [this, rank, life = p.life, words = why.render()] {
+      if (nodes_.life_of(rank) == life) {
+        ranks_.erase(life);
+        nodes_.killed(rank, words);
+      }
+    });
+    return;
+  }
+  world_.fail_run(actor + ": " + why.render());
+}
+
+} // namespace di::sim
