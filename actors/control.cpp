@@ -3,6 +3,7 @@
 #include "actors/control.hpp"
 
 #include "actors/directory.hpp"
+#include "actors/keeper.hpp"
 #include "actors/membership.hpp"
 #include "actors/telemetry.hpp"
 #include "actors/topic.hpp"
@@ -15,6 +16,10 @@ namespace di::actors {
 std::unique_ptr<core_handle> make_directory(engine::directory_options options,
                                             bus::post_office& office) {
   return wrap_core<directory>(std::move(options), office);
+}
+
+std::unique_ptr<core_handle> make_keeper(engine::keeper_options options) {
+  return wrap_core<keeper>(std::move(options));
 }
 
 std::unique_ptr<core_handle> make_membership(engine::membership_options options) {

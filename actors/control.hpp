@@ -7,6 +7,7 @@
 #include "actors/registrar.hpp"
 #include "actors/supervisor.hpp"
 #include "engine/core/directory_core.hpp"
+#include "engine/core/keeper_core.hpp"
 #include "engine/core/membership_core.hpp"
 
 namespace di::actors {
@@ -15,6 +16,7 @@ struct sampler_options;
 
 std::unique_ptr<core_handle> make_directory(engine::directory_options options,
                                             bus::post_office& office);
+std::unique_ptr<core_handle> make_keeper(engine::keeper_options options);
 std::unique_ptr<core_handle> make_membership(engine::membership_options options);
 std::unique_ptr<core_handle> make_node_proxy(node_id node, node_orders& orders);
 std::unique_ptr<core_handle> make_registrar(registrar_options options);

@@ -30,9 +30,9 @@ void remove_routes(bus::post_office& office, const proto::process_entry& p, cons
     office.remove_route(alias, reason);
 }
 
-result<proto::announced> routed_directory_core::on(const proto::announce& m, instant now,
-                                                   outbox& out) {
-  auto outcome = core_.on(m, now, out);
+result<proto::announced> routed_directory_core::on(const proto::announce& m, const origin& from,
+                                                   instant now, outbox& out) {
+  auto outcome = core_.on(m, from, now, out);
   if (outcome && m.process.prefix != office_->self().prefix)
     DI_TRY_VOID(add_routes(*office_, m.process));
   return outcome;

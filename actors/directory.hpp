@@ -22,7 +22,8 @@ public:
       : core_{std::move(options)}, office_{&office} {}
 
   void start(instant now, outbox& out) { core_.start(now, out); }
-  result<proto::announced> on(const proto::announce& m, instant now, outbox& out);
+  result<proto::announced> on(const proto::announce& m, const origin& from, instant now,
+                              outbox& out);
   result<proto::resolved> on(const proto::resolve& m) const { return core_.on(m); }
   result<proto::directory_snapshot> on(const proto::get_directory& m) const { return core_.on(m); }
   void on(const proto::withdrawn& m, instant now, outbox& out) { core_.on(m, now, out); }

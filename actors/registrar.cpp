@@ -30,7 +30,8 @@ void registrar_core::start(instant /*now*/, outbox& out) {
 }
 
 void registrar_core::ask(outbox& out) {
-  out.request(options_.directory, proto::announce{options_.process}, 1, options_.ask_timeout);
+  out.request(options_.directory, proto::announce{options_.process}, ++asked_,
+              options_.ask_timeout);
 }
 
 result<proto::snapshot_installed> registrar_core::on(const proto::directory_snapshot& m) {
@@ -73,8 +74,33 @@ void registrar_core::on(const proto::withdrawn& m, instant /*now*/, outbox& out)
   routes_.erase(found);
 }
 
-void registrar_core::on_answer(std::uint64_t /*tag*/, const result<parcel>& answer, instant /*now*/,
+result<void> registrar_core::on(const proto::control_moved& m, instant /*now*/, outbox& out) {
+  const auto& now_is = m.control;
+  const auto known = std::find_if(routes_.begin(), routes_.end(),
+                                  [&](const auto& r) { return r.prefix == now_is.prefix; });
+  if (known != routes_.end() && known->life == now_is.life)
+    return {}; // told before
+  DI_TRY_VOID(add_routes(*options_.office, now_is));
+  if (known != routes_.end()) { // its other prefixes come with the next snapshot
+    auto gone = *known;
+    for (const auto& alias : gone.aliases)
+      options_.office->remove_route(alias, {ec::peer_lost, "the control process started again"});
+    routes_.erase(known);
+  }
+  version_ = {};
+  admitted_ = false;
+  last_refusal_ = "no answer yet";
+  out.count("di_registrar_controls_total");
+  out.arm(join_timer, options_.join_within);
+  out.disarm(retry_timer);
+  ask(out);
+  return {};
+}
+
+void registrar_core::on_answer(std::uint64_t tag, const result<parcel>& answer, instant /*now*/,
                                outbox& out) {
+  if (tag != asked_)
+    return; // an announcement to a control process that is no more
   if (answer) {
     admitted_ = true;
     out.disarm(join_timer);

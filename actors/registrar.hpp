@@ -22,6 +22,9 @@ struct registrar_options {
   std::function<void(const proto::directory_snapshot&)> installed;
 };
 
+/// A control process that was started again has an empty book: told of it, the registrar routes to
+/// it, starts from its first version and announces the process anew.
+///
 /// Fails when DIRECTORY refuses the process for good, or does not admit it in time.
 class registrar_core {
 public:
@@ -30,6 +33,7 @@ public:
   void start(instant now, outbox& out);
   result<proto::snapshot_installed> on(const proto::directory_snapshot& m);
   void on(const proto::withdrawn& m, instant now, outbox& out);
+  result<void> on(const proto::control_moved& m, instant now, outbox& out);
   void on_answer(std::uint64_t tag, const result<parcel>& answer, instant now, outbox& out);
   void on_due(timer which, instant now, outbox& out);
 
@@ -39,6 +43,7 @@ private:
   registrar_options options_;
   std::vector<proto::process_entry> routes_; ///< installed by this actor
   epoch version_{};
+  std::uint64_t asked_ = 0; ///< tag of the announcement that counts
   bool admitted_ = false;
   std::string last_refusal_ = "no answer yet";
 };
@@ -48,7 +53,7 @@ struct registrar {
   using core = registrar_core;
   using protocol =
       di::protocol<replies_to<proto::directory_snapshot>::with<proto::snapshot_installed>,
-                   reacts_to<proto::withdrawn>>;
+                   reacts_to<proto::withdrawn>, reacts_to<proto::control_moved>>;
 };
 
 } // namespace di::actors

@@ -8,6 +8,7 @@
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/control_link.hpp"
+#include "launch/control_settings.hpp"
 #include "launch/plan.hpp"
 #include "launch/preflight.hpp"
 #include "launch/trace_file.hpp"
@@ -75,13 +76,11 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   for (const auto& n : places.nodes)
     DI_TRY_VOID(system.spawn(fmt::format("/node/{}", n.node),
                              actors::make_node_proxy(node_id{n.node}, link), ends(latch)));
-  engine::membership_options m;
-  m.listeners = {"/control/rebalancer", "/control/journal", "/control/scheduler"};
-  m.member_parts = {"rank", "expert_shard", "kv_agent"};
-  m.loss = engine::on_loss::shrink;
-  m.members_min = c.config.min_ep;
-  m.directory = "/control/directory";
+  engine::membership_options m = membership_of(c.config);
   DI_TRY_VOID(system.spawn("/control/membership", actors::make_membership(m), ends(latch)));
+  DI_TRY_VOID(system.spawn("/control/keeper",
+                           actors::make_keeper(keeper_of(c.config, places, c.boot.life)),
+                           ends(latch)));
   actors::control_settings s;
   s.redundant_experts = c.config.redundant_experts;
   s.scheduler.queue_max = c.config.queue_max;
@@ -95,7 +94,8 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   d.expected = {"/control"};
   for (std::uint32_t r = 0; r < c.config.ep; ++r)
     d.expected.push_back(fmt::format("/rank/{}", r));
-  d.formed_to = {"/control/membership"};
+  d.formed_to = {"/control/keeper", "/control/membership"};
+  d.ready_to = {"/control/keeper"};
   d.form_within = c.config.start_timeout;
   return system.spawn("/control/directory", actors::make_directory(std::move(d), *c.office),
                       ends(latch));

@@ -130,6 +130,11 @@ void check_rest(const topology& t, const yaml_node& root, std::vector<problem>& 
                         fmt::format("roles.decode.prefill_keep is {}, but roles.decode.prefill is "
                                     "full; write prefill: compact",
                                     t.prefill_keep)});
+  if (t.restart_backoff_max < t.restart_backoff)
+    problems.push_back(
+        {t.blame({"supervisor.restart.backoff_max", "supervisor.restart.backoff"}, root.at),
+         fmt::format("supervisor.restart.backoff_max ({}) must not be less than backoff ({})",
+                     format_time(t.restart_backoff_max), format_time(t.restart_backoff))});
   if (t.heartbeat_suspect <= t.heartbeat_every)
     problems.push_back(
         {t.blame({"supervisor.heartbeat.suspect", "supervisor.heartbeat.every"}, root.at),

@@ -32,20 +32,19 @@ void directory_core::start(instant /*now*/, outbox& out) {
     out.arm(form_timer, options_.form_within);
 }
 
-result<proto::announced> directory_core::on(const proto::announce& m, instant /*now*/,
-                                            outbox& out) {
+result<proto::announced> directory_core::on(const proto::announce& m, const origin& from,
+                                            instant /*now*/, outbox& out) {
   const auto& p = m.process;
   DI_TRY_VOID(admit(p));
+  view_ = std::max(view_, from.view);
+  if (p.role == "rank" && !example_)
+    example_ = p;
   const auto known = entries_.find(p.prefix);
   if (known == entries_.end() || known->second.process.life != p.life) {
-    if (known != entries_.end()) {
-      auto& over = retired_[p.prefix];
-      over.push_back(known->second.process.life);
-      if (over.size() > retired_lives_max)
-        over.erase(over.begin());
-    }
+    if (known != entries_.end())
+      retire(p.prefix, known->second.process.life);
     version_ = epoch{version_.v + 1};
-    entries_[p.prefix] = entry{p, {}, {}};
+    entries_[p.prefix] = entry{p, {}, {}, version_, formed_};
     distribute(out);
   }
   const auto absent = missing().size();
@@ -68,11 +67,22 @@ result<void> directory_core::admit(const proto::process_entry& p) const {
       && !(known->second.process == p))
     return fail(ec::duplicate, "{} (life {:016x}) has announced itself differently before",
                 p.prefix, p.life.v);
-  for (const auto& [prefix, e] : entries_)
-    if (prefix != p.prefix && p.role == "rank" && e.process.role == "rank"
-        && e.process.contract_id != p.contract_id)
-      return fail(ec::refused, "contract '{}' of {} differs from '{}' of {}", p.contract_id,
-                  p.prefix, e.process.contract_id, prefix);
+  if (p.role != "rank" || !example_)
+    return {};
+  // A lone rank may come back with another build; among several the first one holds.
+  const auto others = std::any_of(entries_.begin(), entries_.end(), [&](const auto& x) {
+    return x.first != p.prefix && x.second.process.role == "rank";
+  });
+  if (!others && !formed_)
+    return {};
+  if (example_->contract_id != p.contract_id)
+    return fail(ec::refused, "contract '{}' of {} differs from '{}' of {}", p.contract_id, p.prefix,
+                example_->contract_id, example_->prefix);
+  if (example_->proof != p.proof)
+    return fail(ec::refused,
+                "{} computes something else than the group: the proof of its known tokens is '{}', "
+                "that of {} '{}'",
+                p.prefix, p.proof, example_->prefix, example_->proof);
   return {};
 }
 
@@ -101,17 +111,31 @@ result<proto::directory_snapshot> directory_core::on(const proto::get_directory&
 
 void directory_core::on(const proto::withdrawn& m, instant /*now*/, outbox& out) {
   const auto known = entries_.find(m.prefix);
-  if (known == entries_.end() || known->second.process.life != m.life) {
+  const bool present = known != entries_.end() && known->second.process.life == m.life;
+  const bool expected = !formed_ && options_.forms_without_lost
+                        && (present || known == entries_.end())
+                        && std::erase(options_.expected, m.prefix) > 0;
+  if (!present && !expected) {
     out.count("di_directory_stale_facts_total");
     return;
   }
-  retired_[m.prefix].push_back(m.life);
-  entries_.erase(known);
-  version_ = epoch{version_.v + 1};
-  const auto fact = parcel::of(m);
-  for (const auto& [prefix, e] : entries_)
-    out.forward(prefix + "/registrar", fact);
+  retire(m.prefix, m.life);
+  if (present) {
+    entries_.erase(known);
+    version_ = epoch{version_.v + 1};
+    const auto fact = parcel::of(m);
+    for (const auto& [prefix, e] : entries_)
+      out.forward(prefix + "/registrar", fact);
+  }
   distribute(out);
+  settle(out);
+}
+
+void directory_core::retire(const address& prefix, incarnation life) {
+  auto& over = retired_[prefix];
+  over.push_back(life);
+  if (over.size() > retired_lives_max)
+    over.erase(over.begin());
 }
 
 void directory_core::on_answer(std::uint64_t tag, const result<parcel>& answer, instant /*now*/,
@@ -188,16 +212,31 @@ void directory_core::distribute(outbox& out) {
 }
 
 void directory_core::settle(outbox& out) {
-  if (formed_ || !missing().empty())
+  if (formed_)
+    return settle_late(out);
+  if (!missing().empty() || entries_.empty())
     return;
   for (const auto& [prefix, e] : entries_)
     if (e.installed < version_)
       return;
   formed_ = true;
   out.disarm(form_timer);
-  const auto now_formed = proto::group_formed{version_, snapshot().processes};
+  const auto now_formed = proto::group_formed{version_, snapshot().processes, view_};
   for (const auto& listener : options_.formed_to)
     out.send(listener, now_formed);
+}
+
+/// Who came late is ready when every process has a version of the book that names it.
+void directory_core::settle_late(outbox& out) {
+  for (auto& [prefix, late] : entries_) {
+    if (!late.late || std::any_of(entries_.begin(), entries_.end(), [&](const auto& x) {
+          return x.second.installed < late.since;
+        }))
+      continue;
+    late.late = false;
+    for (const auto& listener : options_.ready_to)
+      out.send(listener, proto::process_ready{late.process});
+  }
 }
 
 void directory_core::check() const {

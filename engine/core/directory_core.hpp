@@ -15,7 +15,11 @@ namespace di::engine {
 struct directory_options {
   std::vector<address> expected;  ///< prefixes of the processes to wait for
   std::vector<address> formed_to; ///< get group_formed, e.g. "/control/membership"
-  duration form_within{};         ///< past this DIRECTORY fails and names the missing; 0: never
+  std::vector<address> ready_to;  ///< get process_ready, e.g. "/control/keeper"
+  /// A process that is withdrawn before the group has formed is waited for no more; else DIRECTORY
+  /// waits for another life of it. For a control process that was started again.
+  bool forms_without_lost = false;
+  duration form_within{}; ///< past this DIRECTORY fails and names the missing; 0: never
   duration install_timeout = std::chrono::seconds{2}; ///< for one answer of a registrar
   duration retry_after = std::chrono::milliseconds{100};
 };
@@ -25,6 +29,9 @@ struct directory_options {
 ///   present    same life: present  version is ours:         retired; told to all
 ///              newer life: present installed
 ///   installed  same life: kept     kept                     retired; told to all
+///
+/// Ranks must agree on the contract and on the proof, also with those that were there before. A
+/// process that comes after the group has formed is `process_ready` once all have installed it.
 ///
 /// Snapshots go out once all expected processes are present, and again after each change. A life
 /// that was replaced or withdrawn is retired: its announcements are refused from then on.
@@ -36,7 +43,9 @@ public:
 
   void start(instant now, outbox& out);
   /// @errors bad_argument, refused (contract), stale_incarnation, duplicate, limit_exceeded
-  result<proto::announced> on(const proto::announce& m, instant now, outbox& out);
+  /// @param from  its view: the newest goes into group_formed
+  result<proto::announced> on(const proto::announce& m, const origin& from, instant now,
+                              outbox& out);
   result<proto::resolved> on(const proto::resolve& m) const;
   result<proto::directory_snapshot> on(const proto::get_directory& m) const;
   void on(const proto::withdrawn& m, instant now, outbox& out);
@@ -50,6 +59,8 @@ private:
     proto::process_entry process;
     epoch installed{}; ///< version that its registrar has confirmed
     epoch asked{};     ///< version that a request is under way for
+    epoch since{};     ///< version that it came with
+    bool late = false; ///< came after the group had formed, and is not ready yet
   };
   struct question {
     address prefix;
@@ -61,7 +72,9 @@ private:
   std::vector<address> missing() const;
   proto::directory_snapshot snapshot() const;
   void distribute(outbox& out);
+  void retire(const address& prefix, incarnation life);
   void settle(outbox& out);
+  void settle_late(outbox& out);
 
   directory_options options_;
   std::map<address, entry> entries_;
@@ -69,7 +82,9 @@ private:
   std::map<std::uint64_t, question> questions_;         ///< tag -> what was asked
   std::uint64_t last_tag_ = 0;
   epoch version_{};
+  epoch view_{}; ///< newest that a process works under
   bool formed_ = false;
+  std::optional<proto::process_entry> example_; ///< the first rank: its contract and proof hold
 };
 
 } // namespace di::engine

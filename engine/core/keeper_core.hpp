@@ -69,8 +69,8 @@ std::string_view to_string(kept_state s) noexcept;
 ///   admitting    member               -                       waiting (strike)       late: fenced (strike)
 ///   member       -                    fenced                  waiting (strike)       drain | scale | upgrade: draining
 ///   draining     -                    leaving                 as leaving             empty or late: dismiss_member, leaving
-///   leaving      -                    kill_rank politely      absent, upgrade:       late: kill_rank
-///                                                             waiting (no strike)
+///   leaving      -                    kill_rank politely      absent (upgrade:       late: kill_rank
+///                                                             waiting; no strike)
 ///   fenced       -                    -                       waiting (strike)       kill_rank again and again
 ///   quarantined  -                    -                       -                      time | join: waiting
 // clang-format on
@@ -118,13 +118,14 @@ private:
     rank_home home;
     kept_state state = kept_state::absent;
     bool wanted = true;
-    bool returns = false;     ///< leaving: is started again (upgrade)
-    bool killed = false;      ///< leaving: SIGKILL was sent
-    bool empty = false;       ///< draining: has nothing left to do
+    bool returns = false;     ///< draining, leaving: is started again (upgrade)
+    bool ending = false;      ///< leaving: its process was told to end
+    bool blameless = false;   ///< fenced: its end is no strike (restart_smaller)
     incarnation life{};       ///< of its process; 0: none, or not known yet
+    incarnation over{};       ///< its last life that ended
     proto::view_member ready; ///< admitting: as it announced itself
     instant due{};            ///< start, deadline of the state, or end of quarantine
-    instant again{};          ///< next kill_rank, admit_member or get_rank
+    instant again{};          ///< next kill_rank, admit_member, dismiss_member or get_rank
     std::uint64_t asked = 0;  ///< tag of start_rank or get_rank; 0: none is under way
     std::uint32_t deaths = 0, starts = 0, deaths_in_row = 0;
     duration credit{}; ///< of the bucket; a start costs restart_window / restarts_max
@@ -135,49 +136,61 @@ private:
     order_kind kind = order_kind::none;
     reply_to ticket;
     std::string words;         ///< for keeper_state and refusals
-    std::vector<rank_id> todo; ///< ranks still to go through, the next first
+    std::uint32_t ranks = 0;   ///< scale
+    std::vector<rank_id> todo; ///< drain, join, upgrade: still to go through, the next first
+    bool begun = false;        ///< upgrade: the next is on its way out or back
   };
 
   kept* find(rank_id rank);
-  const kept* find(rank_id rank) const;
-  kept* of_life(rank_id rank, incarnation life, outbox& out);
-  const proto::view_member* member(rank_id rank, incarnation life) const;
-  std::size_t living_members() const;
-  bool joins(const kept& k) const noexcept;
-  // The ways of one rank.
-  void strike(kept& k, std::string reason, instant now, outbox& out);
-  void rest(kept& k, instant ready, outbox& out);
+  const proto::view_member* member(const kept& k) const;
+  std::size_t living() const;
+  bool comes_back(const kept& k) const noexcept;
+  bool may_be_late() const;
+  bool joining_now() const;
+  // The ways of one rank (keeper_ways.cpp).
+  void look(kept& k, bool first, instant now, outbox& out);
+  void exited(kept& k, const std::string& words, instant now, outbox& out);
+  void strike(kept& k, instant now, outbox& out);
+  void rest(kept& k, instant due, outbox& out);
   void fence(kept& k, std::string reason, instant now, outbox& out);
   void kill(const kept& k, bool politely, const std::string& reason, outbox& out) const;
   void start(kept& k, instant now, outbox& out);
+  void start_answered(kept& k, const result<parcel>& answer, instant now, outbox& out);
   void admit(kept& k, instant now, outbox& out);
-  void drain(kept& k, instant now, outbox& out);
+  void drain(kept& k, bool returns, instant now, outbox& out);
   void leave(kept& k, instant now, outbox& out);
-  void joined(kept& k, const proto::view_member& m, instant now);
+  void end_process(kept& k, instant now, outbox& out);
   bool spend(kept& k, instant now);
   duration hold_off(kept& k, instant now);
-  // The group.
-  void regroup(std::string reason, instant now, outbox& out);
-  void regroup_further(instant now, outbox& out);
+  void further(kept& k, instant now, outbox& out);
+  void further_out(kept& k, instant now, outbox& out);
+  std::optional<instant> next_of(const kept& k) const;
+  /// What time and all that became free allow; then the timer.
+  void proceed(instant now, outbox& out);
   void give_up_if_hopeless(outbox& out);
-  // Orders.
+  std::uint64_t random();
+  // The whole group, restart_smaller (keeper_orders.cpp).
+  void regroup(instant now, outbox& out);
+  void regroup_further(instant now, outbox& out);
+  // Orders (keeper_orders.cpp).
   bool begin(order o, outbox& out);
   void order_further(instant now, outbox& out);
+  void scale_further(instant now, outbox& out);
+  void rank_order_further(instant now, outbox& out);
+  void upgrade_further(instant now, outbox& out);
+  void summon(kept& k, instant now, outbox& out);
   void order_failed(ec code, std::string what, outbox& out);
   void order_done(outbox& out);
   result<void> may_leave(const kept& k) const;
-  /// What time and all that became free allow, then the timer.
-  void proceed(instant now, outbox& out);
-  void proceed(kept& k, instant now, outbox& out);
-  void arm(instant now, outbox& out);
-  std::uint64_t random();
+  bool anyone_comes() const;
 
   keeper_options options_;
   std::map<rank_id, kept> ranks_;
   proto::view_committed view_; ///< epoch 0: none yet
   order order_;
-  bool regrouping_ = false; ///< restart_smaller is under way
-  std::uint32_t regroup_ranks_ = 0;
+  bool regrouping_ = false;                    ///< restart_smaller is under way
+  std::uint32_t regroup_ranks_ = 0;            ///< that the new group shall have
+  instant regroup_again_{};                    ///< next replace_group
   std::map<std::uint64_t, rank_id> questions_; ///< tag -> rank of start_rank or get_rank
   std::uint64_t last_tag_ = 0;
   std::string last_reason_; ///< of the last loss, for giving up

@@ -98,6 +98,8 @@ void membership_core::lose(rank_id rank, incarnation life, std::string reason, o
       joiner != joining_.end() && joiner->second.life == life) {
     joining_.erase(joiner); // the view stays as it is
     retire(rank, life);
+    if (!options_.keeper.empty())
+      out.send(options_.keeper, proto::member_lost{rank, life, std::move(reason)});
     out.count("di_membership_joiners_lost_total");
     return;
   }
