@@ -15,6 +15,7 @@ namespace di::chaos {
 namespace {
 
 struct sim_arguments {
+  std::string ranks_text = "4", device = "toy";
   std::uint32_t ranks = 4;
   std::uint64_t seed = 0;
   std::string seeds = "1..100", faults = "all";
@@ -64,11 +65,20 @@ int run(const sim_arguments& a) {
 void add_sim_commands(CLI::App& app, int& exit_code) {
   auto* sim = app.add_subcommand("sim", "Run the cores of a cluster on a virtual clock");
   auto a = std::make_shared<sim_arguments>();
-  sim->add_option("--ranks", a->ranks);
+  sim->add_option("--ranks", a->ranks_text);
+  sim->add_option("--device", a->device, "toy: exact; cost: takes the time that a table says")
+      ->check(CLI::IsMember({"toy", "cost"}));
   sim->add_option("--seed", a->seed);
   sim->add_option("--seeds", a->seeds);
   sim->add_option("--faults", a->faults);
-  sim->callback([&exit_code, a] { exit_code = run(*a); });
+  sim->callback([&exit_code, a, costs = add_cost_options(*sim)] {
+    if (a->device == "cost") {
+      exit_code = costs(a->ranks_text);
+      return;
+    }
+    a->ranks = static_cast<std::uint32_t>(std::stoul(a->ranks_text));
+    exit_code = run(*a);
+  });
 }
 
 } // namespace di::chaos

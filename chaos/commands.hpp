@@ -3,12 +3,17 @@
 // `exit_code`: 0 held, 2 bad arguments, 3 could not run, 4 an invariant did not hold.
 #pragma once
 
+#include <functional>
+#include <string>
+
 namespace CLI {
 class App;
 }
 
 namespace di::chaos {
 
+/// Options of `sim --device cost`. @return runs it with the text of --ranks
+std::function<int(const std::string& ranks)> add_cost_options(CLI::App& sim);
 /// sim: the production cores on a virtual clock.
 void add_sim_commands(CLI::App& app, int& exit_code);
 

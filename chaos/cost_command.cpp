@@ -59,21 +59,24 @@ void tell(const cost_table& table, const std::vector<cost_comparison>& all) {
              "sequences", "prompt", "real tokens/s", "simulated", "error", "real TTFT ms",
              "simulated", "error");
   for (const cost_comparison& c : all)
-    fmt::print(stderr,
-               "{:>5} {:>9} {:>6} {:>14.1f} {:>14.1f} {:>+6.1f}% {:>12.1f} {:>12.1f} {:>+6.1f}%\n",
-               c.real.load.ranks, c.real.load.sequences_per_rank, c.real.load.prompt_tokens,
-               c.real.tokens_per_s, c.simulated.tokens_per_s, 100 * c.rate_error,
-               c.real.first_token_ms, c.simulated.first_token_ms, 100 * c.first_token_error);
+    fmt::print(
+        stderr,
+        "{:>5} {:>9} {:>6} {:>14.1f} {:>14.1f} {:>+6.1f}% {:>12.1f} {:>12.1f} {:>+6.1f}%{}\n",
+        c.real.load.ranks, c.real.load.sequences_per_rank, c.real.load.prompt_tokens,
+        c.real.tokens_per_s, c.simulated.tokens_per_s, 100 * c.rate_error, c.real.first_token_ms,
+        c.simulated.first_token_ms, 100 * c.first_token_error, c.real.held_out ? " held out" : "");
 }
 
 result<void> run(const cost_command& command) {
   DI_TRY(const auto sizes, sizes_of(command.ranks));
   DI_TRY(auto table, read_cost_table(command.table));
-  if (command.calibrate && !table.runs.empty()) {
+  if (command.calibrate) {
     DI_TRY(table, calibrate(std::move(table)));
-    DI_TRY(const auto compared, compare(table));
-    tell(table, compared);
   }
+  DI_TRY(const auto compared, compare(table));
+  tell(table, compared);
+  if (command.latency_us >= 0)
+    table.latency_us = command.latency_us;
   std::string csv = csv_head();
   std::vector<cost_options> options;
   std::vector<cost_outcome> outcomes;

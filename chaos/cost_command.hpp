@@ -12,7 +12,8 @@ struct cost_command {
   std::string table = "doc/measured/step_cost.json";
   std::string ranks = "64"; ///< "64", "8,16,64", or "64..1024": doubled each time
   std::string csv, plot;    ///< files; empty: the CSV goes to standard output, no plot
-  bool calibrate = true;    ///< fit the costs of mail to the table's real runs first
+  bool calibrate = false;   ///< fit the costs of mail to the table's real runs first
+  double latency_us = -1;   ///< [us] for the sizes asked for; negative: the table's
   cost_options options;     ///< all but the ranks
 };
 

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 namespace di::chaos {
 namespace {
 
@@ -74,6 +76,14 @@ cost_options a_load(std::uint32_t ranks) {
   return o;
 }
 
+std::vector<double> numbers_of(const std::string& row) {
+  std::vector<double> all;
+  std::istringstream fields{row};
+  for (std::string field; std::getline(fields, field, ',');)
+    all.push_back(field == "off" ? 0 : std::stod(field));
+  return all;
+}
+
 TEST(cost_simulation, repeats_a_golden_row) {
   const auto o = a_load(64);
   const auto first = simulate_load(a_table(), o);
@@ -81,7 +91,14 @@ TEST(cost_simulation, repeats_a_golden_row) {
   const auto again = simulate_load(a_table(), o);
   ASSERT_TRUE(again);
   EXPECT_EQ(csv_row(o, *first), csv_row(o, *again));
-  EXPECT_EQ(csv_row(o, *first), "GOLDEN");
+  // A message more or less in the protocols moves it a little; another model of time moves it a
+  // lot.
+  const auto got = numbers_of(csv_row(o, *first));
+  const auto golden = numbers_of(
+      "64,4,32,24,1,2,0.8,0,off,48781.4,762.21,198.39,20.55,36.73,2.457,7.549,0.286,0.540,197285");
+  ASSERT_EQ(got.size(), golden.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], golden[i], 0.1 * golden[i]) << "column " << i << ": " << csv_row(o, *first);
 }
 
 TEST(cost_simulation, gets_faster_with_cheaper_mail_and_slower_with_less_processors) {
