@@ -43,9 +43,35 @@ result<void> expert_shard_actor::on(const proto::placement_settled& m, instant, 
   return {};
 }
 
-result<void> expert_shard_actor::on(const proto::placement_published& m, instant, outbox& out) {
+result<void> expert_shard_actor::on(const proto::view_committed& m, instant, outbox& out) {
+  if (!core_.install_view(m))
+    out.fail({ec::stale_incarnation,
+              fmt::format("view {} is without rank {}", m.view.v, parts_.options.rank.v)});
+  return {};
+}
+
+/// The system begins to read what this placement gives the shard, unless it is here already.
+void expert_shard_actor::announce(const engine::placement& next) {
+  const auto self = next.index_of(parts_.options.rank);
+  if (!self || !parts_.loader || next.version() <= core_.version())
+    return;
+  for (const proto::placement_group& g : next.published().groups)
+    for (std::uint32_t i = 0; i < g.layers; ++i) {
+      const layer_id layer{g.first_layer + i};
+      for (const std::uint32_t e : next.held(*self, layer))
+        if (e != engine::placement::empty_slot && !core_.slots().has(layer, e))
+          parts_.loader->announce(layer, expert_id{e});
+    }
+}
+
+result<void> expert_shard_actor::on(const proto::placement_published& m, instant now, outbox& out) {
   DI_TRY(engine::placement made, engine::placement::from(m));
-  core_.install(std::make_shared<const engine::placement>(std::move(made)));
+  const auto next = std::make_shared<const engine::placement>(std::move(made));
+  if (core_.version() != epoch{}) // at first nothing is near, and all of it is wanted
+    announce(*next);
+  core_.install(next);
+  core_.take_held(now, out);
+  wake(out);
   out.send("/control/rebalancer",
            proto::placement_installed{engine::shard_path(parts_.options.rank), core_.version(),
                                       parts_.options.life});

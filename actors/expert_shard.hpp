@@ -8,6 +8,7 @@
 #include "engine/model/expert_pages.hpp"
 #include "engine/model/step.hpp"
 #include "messaging/proto/expert_shard.hpp"
+#include "messaging/proto/membership.hpp"
 
 #include <memory>
 
@@ -22,7 +23,9 @@ struct shard_parts {
 
 /// Computes one slice, then reads its mail, then the next: decode rows that come meanwhile overtake
 /// the slices of a long prompt. Experts of a proposed placement are loaded in small parts in
-/// between: when there is nothing to compute, and one part after every few slices.
+/// between: when there is nothing to compute, and one part after every few slices. A placement that
+/// was never proposed (ranks were lost) is followed at once: its experts' pages come when they are
+/// asked for. Ends when a view is committed without its own life.
 class expert_shard_actor {
 public:
   explicit expert_shard_actor(shard_parts parts);
@@ -32,12 +35,14 @@ public:
   result<void> on(const proto::placement_proposed& m, instant now, outbox& out);
   result<void> on(const proto::placement_published& m, instant now, outbox& out);
   result<void> on(const proto::placement_settled& m, instant now, outbox& out);
+  result<void> on(const proto::view_committed& m, instant now, outbox& out);
   result<void> on(const proto::work_due& m, instant now, outbox& out);
   result<proto::shard_state> on(const proto::get_shard& m) const;
   void check() const { core_.check(); }
 
 private:
   static constexpr std::uint32_t slices_per_load = 4;
+  void announce(const engine::placement& next);
   void wake(outbox& out);
   void compute(outbox& out);
   void load(outbox& out);
@@ -61,6 +66,7 @@ struct expert_shard {
                                 reacts_to<proto::placement_proposed>,  // what will live here
                                 reacts_to<proto::placement_published>, // what lives here
                                 reacts_to<proto::placement_settled>,   // what lives here no more
+                                reacts_to<proto::view_committed>,      // whose calls count
                                 reacts_to<proto::work_due>,            // go on
                                 replies_to<proto::get_shard>::with<proto::shard_state>>;
 };

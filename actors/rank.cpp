@@ -4,6 +4,8 @@
 
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
 
+#include <algorithm>
+
 namespace di::actors {
 
 using engine::step_state;
@@ -76,19 +78,39 @@ result<void> rank_actor::on(const proto::placement_published& m, instant, outbox
   auto next = std::make_shared<const engine::placement>(std::move(made));
   const engine::placement* old = calls_.current();
   if (!old || old->version() < next->version()) {
-    std::vector<engine::placed_rank> gone;
-    for (std::size_t i = 0; old && i < old->ranks(); ++i) {
-      const auto at = next->index_of(old->rank_at(i).rank);
-      if (!at || next->rank_at(*at).life != old->rank_at(i).life)
-        gone.push_back(old->rank_at(i));
-    }
+    std::vector<engine::placed_rank> alive;
+    for (std::size_t i = 0; i < next->ranks(); ++i)
+      alive.push_back(next->rank_at(i));
+    const engine::placed_rank self{parts_.options.rank, parts_.options.life};
+    joined_ = joined_ || std::find(alive.begin(), alive.end(), self) != alive.end();
     core_.install_view(next->view(), out);
     calls_.install(std::move(next));
-    for (const engine::placed_rank& r : gone)
-      calls_.lost(r.rank, r.life);
+    calls_.keep_only(alive);
     send_calls(out);
   }
   owes_installed_ = true;
+  tell_installed(out);
+  wake(out);
+  return {};
+}
+
+result<void> rank_actor::on(const proto::view_committed& m, instant, outbox& out) {
+  if (m.view < core_.view())
+    return {};
+  std::vector<engine::placed_rank> alive;
+  for (const proto::view_member& member : m.members)
+    alive.push_back({member.rank, member.life});
+  const engine::placed_rank self{parts_.options.rank, parts_.options.life};
+  if (std::find(alive.begin(), alive.end(), self) == alive.end()) {
+    if (joined_)
+      out.fail({ec::stale_incarnation,
+                fmt::format("view {} is without rank {}", m.view.v, parts_.options.rank.v)});
+    return {};
+  }
+  joined_ = true;
+  core_.install_view(m.view, out);
+  calls_.keep_only(alive);
+  send_calls(out);
   tell_installed(out);
   wake(out);
   return {};

@@ -13,6 +13,7 @@
 #include "messaging/base/trace.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/journal.hpp"
+#include "messaging/proto/membership.hpp"
 #include "messaging/proto/rank.hpp"
 
 #include <memory>
@@ -51,6 +52,10 @@ struct rank_parts {
 /// next, shared experts) is done then, when the calls are on their way. A step that cannot be
 /// computed ends its sequences with the error; the rank lives on, and begins its next step once the
 /// own shard has let go of the failed one's rows.
+///
+/// Ranks that a view or placement no longer names are lost: their open calls are asked again of
+/// other holders, or park until a placement names some; the step goes on from where it is. A view
+/// without its own life ends the actor, and says nothing more.
 class rank_actor {
 public:
   explicit rank_actor(rank_parts parts);
@@ -61,6 +66,7 @@ public:
   result<void> on(const proto::commit_refused& m, instant now, outbox& out);
   result<void> on(const proto::drain_rank& m, instant now, outbox& out);
   result<void> on(const proto::placement_published& m, instant now, outbox& out);
+  result<void> on(const proto::view_committed& m, instant now, outbox& out);
   result<void> on(const proto::expert_rows& m, instant now, outbox& out);
   result<void> on(const proto::expert_moved& m, instant now, outbox& out);
   result<void> on(const proto::expert_failed& m, instant now, outbox& out);
@@ -121,6 +127,7 @@ private:
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
   std::set<call_id> readers_; ///< of a failed step whose rows the own shard may still read
   bool work_sent_ = false, ask_armed_ = false, owes_installed_ = false;
+  bool joined_ = false; ///< has been in a view
 };
 
 struct rank {
@@ -132,6 +139,7 @@ struct rank {
                                 reacts_to<proto::commit_refused>,      // another attempt counts
                                 reacts_to<proto::drain_rank>,          // no new requests
                                 reacts_to<proto::placement_published>, // where experts live
+                                reacts_to<proto::view_committed>,      // who is in
                                 reacts_to<proto::expert_rows>,         // an answer
                                 reacts_to<proto::expert_moved>,        // ask elsewhere
                                 reacts_to<proto::expert_failed>,       // a call that made no sense

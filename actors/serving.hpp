@@ -15,7 +15,8 @@ namespace di::actors {
 struct scheduler {
   static constexpr auto kind = "scheduler";
   using core = engine::scheduler_core;
-  using protocol = di::protocol<reacts_to<proto::placement_settled>,  // ranks that may be used
+  using protocol = di::protocol<reacts_to<proto::view_committed>,     // who is in
+                                reacts_to<proto::placement_settled>,  // ranks that may be used
                                 reacts_to<proto::admit_request>,      // find a rank
                                 reacts_to<proto::rank_load>,          // how busy a rank is
                                 reacts_to<proto::request_taken>,      // a rank has it
@@ -32,6 +33,7 @@ struct journal {
                                 reacts_to<proto::request_admitted>,     // SCHEDULER keeps it
                                 reacts_to<proto::admission_refused>,    // nobody serves it
                                 reacts_to<proto::tokens_committed>,     // computed
+                                reacts_to<proto::view_committed>,       // who is in
                                 reacts_to<proto::release_acknowledged>, // shown
                                 reacts_to<proto::cancel_request>,       // the client left
                                 replies_to<proto::get_journal>::with<proto::journal_state>>;

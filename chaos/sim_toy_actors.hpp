@@ -38,11 +38,33 @@ public:
   }
   result<void> on(const proto::placement_published& m, instant now, outbox& out) {
     DI_TRY(auto made, engine::placement::from(m));
+    std::vector<engine::placed_rank> alive;
+    for (std::size_t i = 0; i < made.ranks(); ++i)
+      alive.push_back(made.rank_at(i));
     calls_.install(std::make_shared<const engine::placement>(std::move(made)));
+    calls_.keep_only(alive);
     core_.install_view(m.view, out);
     owes_installed_ = true;
     tell_installed(out);
     send_calls(now, out);
+    wake(out);
+    return {};
+  }
+  result<void> on(const proto::view_committed& m, instant now, outbox& out) {
+    if (m.view < core_.view())
+      return {};
+    std::vector<engine::placed_rank> alive;
+    for (const proto::view_member& member : m.members)
+      alive.push_back({member.rank, member.life});
+    if (std::find(alive.begin(), alive.end(), engine::placed_rank{options_.rank, options_.life})
+        == alive.end()) {
+      out.fail({ec::stale_incarnation, fmt::format("view {} is without it", m.view.v)});
+      return {};
+    }
+    core_.install_view(m.view, out);
+    calls_.keep_only(alive);
+    send_calls(now, out);
+    tell_installed(out);
     wake(out);
     return {};
   }
@@ -238,7 +260,7 @@ struct toy_rank {
 class toy_expert_loader final : public engine::expert_loader {
 public:
   explicit toy_expert_loader(std::uint64_t* loads) : loads_{loads} {}
-  void announce(layer_id, expert_id) override {}
+  void announce(layer_id layer, expert_id expert) override { gone_.erase({layer, expert}); }
   std::size_t touch(layer_id layer, expert_id expert, std::size_t done, std::size_t) override {
     if (done < 3)
       return 1; // some turns each

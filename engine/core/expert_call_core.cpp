@@ -11,6 +11,10 @@ void expert_call_core::install(std::shared_ptr<const placement> p) {
     return;
   placement_ = std::move(p);
   moved_.clear();
+  std::erase_if(dead_, [this](const auto& who) { // nobody would ask those any more
+    const auto at = placement_->index_of(who.first);
+    return !at || placement_->rank_at(*at).life != who.second;
+  });
   route(std::exchange(parked_, {}));
 }
 
@@ -156,6 +160,21 @@ void expert_call_core::lost(rank_id rank, incarnation life) {
     }
   }
   route(std::move(orphans)); // none without a placement
+}
+
+void expert_call_core::keep_only(std::span<const placed_rank> alive) {
+  std::set<std::pair<rank_id, incarnation>> gone;
+  const auto look_at = [&](const placed_rank& r) {
+    if (std::find(alive.begin(), alive.end(), r) == alive.end())
+      gone.insert({r.rank, r.life});
+  };
+  for (std::size_t i = 0; placement_ && i < placement_->ranks(); ++i)
+    look_at(placement_->rank_at(i));
+  for (const auto& [id, call] : open_)
+    look_at(call->holder);
+  for (const auto& [rank, life] : gone)
+    if (!dead_.contains({rank, life}))
+      lost(rank, life);
 }
 
 void expert_call_core::forgotten(call_id id) {

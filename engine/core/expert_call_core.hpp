@@ -92,6 +92,8 @@ public:
   void moved(const proto::expert_moved& m);
   /// A rank's life ended: its open calls go elsewhere.
   void lost(rank_id rank, incarnation life);
+  /// A view took effect, or a placement for it: whoever is not named is lost.
+  void keep_only(std::span<const placed_rank> alive);
   /// The holder says that it does not know the call (it or its answer was lost): send it again.
   void forgotten(call_id id);
   /// A step has ended; its routed rows are part of a load window.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace di::engine {
 
@@ -17,6 +18,35 @@ address shard_path(rank_id rank) {
 
 void expert_shard_core::install(std::shared_ptr<const placement> p) {
   slots_.install(std::move(p));
+}
+
+void expert_shard_core::take_held(instant now, outbox& out) {
+  for (const proto::expert_batch& m : std::exchange(held_, {}))
+    static_cast<void>(on(m, now, out)); // held again, if it is for a still newer one
+}
+
+bool expert_shard_core::install_view(const proto::view_committed& m) {
+  if (m.view <= view_)
+    return true;
+  DI_CHECK(slice_.entries.empty());
+  view_ = m.view;
+  std::vector<placed_rank> members;
+  for (const proto::view_member& member : m.members)
+    members.push_back({member.rank, member.life});
+  const auto is_in = [](const std::vector<placed_rank>& view, const placed_rank& who) {
+    return std::find(view.begin(), view.end(), who) != view.end();
+  };
+  const auto left = [&](const proto::expert_batch& call) {
+    const placed_rank caller{call.caller, call.life};
+    return is_in(members_, caller) && !is_in(members, caller);
+  };
+  for (lane* l : {&decode_, &prefill_})
+    std::erase_if(*l, [&](const auto& call) { return left(call->batch); });
+  std::erase_if(held_, left);
+  const placed_rank self{options_.rank, options_.life};
+  const bool expelled = is_in(members_, self) && !is_in(members, self);
+  members_ = std::move(members);
+  return !expelled;
 }
 
 void expert_shard_core::propose(std::shared_ptr<const placement> p, outbox& out) {
@@ -88,13 +118,24 @@ result<void> expert_shard_core::on(const proto::expert_batch& m, instant, outbox
                                                        fine.error().code, fine.error().what});
     return {};
   }
-  // A caller with a newer placement knows better what lives here than this shard does; one with an
-  // older one is served as long as that is not retired.
-  if (slots_.current() && m.placement <= version()) {
+  // A caller with an older placement is served as long as that is not retired; one with a newer one
+  // knows better what lives here, which will show when that comes.
+  if (slots_.current()) {
     std::vector<std::uint32_t> missing;
     for (const std::uint32_t expert : m.expert)
       if (!slots_.holds(m.layer, expert))
         missing.push_back(expert);
+    if (!missing.empty() && m.placement > version()) {
+      if (held_.size() < options_.held_max) {
+        out.count("di_expert_shard_calls_held_total");
+        held_.push_back(m);
+      } else {
+        out.send(rank_path(m.caller),
+                 proto::expert_failed{m.call, options_.rank, options_.life, ec::unavailable,
+                                      fmt::format("{} calls wait for a placement", held_.size())});
+      }
+      return {};
+    }
     if (!missing.empty()) {
       std::sort(missing.begin(), missing.end());
       missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
@@ -121,7 +162,9 @@ bool expert_shard_core::is_queued(rank_id caller, incarnation life, call_id call
       if (queued->batch.call == call && queued->batch.caller == caller
           && queued->batch.life == life)
         return true;
-  return false;
+  return std::any_of(held_.begin(), held_.end(), [&](const proto::expert_batch& m) {
+    return m.call == call && m.caller == caller && m.life == life;
+  });
 }
 
 result<void> expert_shard_core::on(const proto::ask_call& m, instant, outbox& out) {
@@ -195,13 +238,16 @@ void expert_shard_core::fail_slice(const error& why, outbox& out) {
 }
 
 proto::shard_state expert_shard_core::state() const {
-  return {options_.rank, version(), calls_,
-          entries_,      batches_,  static_cast<std::uint32_t>(decode_.size() + prefill_.size())};
+  return {
+      options_.rank, version(),
+      calls_,        entries_,
+      batches_,      static_cast<std::uint32_t>(decode_.size() + prefill_.size() + held_.size())};
 }
 
 void expert_shard_core::check() const {
   DI_CHECK(decode_.size() + prefill_.size() <= options_.calls_max);
   DI_CHECK(slice_.entries.size() <= options_.slice_rows);
+  DI_CHECK(held_.size() <= options_.held_max);
   for (const lane* l : {&decode_, &prefill_})
     for (const auto& call : *l) {
       DI_CHECK(call->taken <= call->order.size());

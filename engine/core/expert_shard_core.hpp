@@ -6,6 +6,7 @@
 #include "engine/core/expert_slots.hpp"
 #include "engine/moe/placement.hpp"
 #include "messaging/proto/expert_shard.hpp"
+#include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
 
 #include <deque>
@@ -22,6 +23,7 @@ struct shard_options {
   std::uint32_t decode_turns_max = 8;   ///< slices of decode rows in a row while prompt rows wait
   std::uint32_t calls_max = 4096;       ///< queued; more are answered with unavailable
   std::uint32_t entries_max = 1U << 20; ///< of one call
+  std::uint32_t held_max = 1024;        ///< calls that wait for a placement; more: unavailable
 };
 
 /// A call that is not answered yet.
@@ -50,11 +52,18 @@ class expert_shard_core {
 public:
   explicit expert_shard_core(shard_options options) : options_{options}, slots_{options.rank} {}
 
+  /// Call take_held() next.
   void install(std::shared_ptr<const placement> p);
+  /// Calls that waited for the installed placement are queued, or answered with expert_moved.
+  void take_held(instant now, outbox& out);
+  /// A view took effect: calls of lives that left it are dropped. @pre no slice is out
+  /// @return false: the own life is no longer in it
+  bool install_view(const proto::view_committed& m);
   /// What this shard gets from the next placement is to be loaded; placement_prepared follows.
   void propose(std::shared_ptr<const placement> p, outbox& out);
   /// All ranks follow this version: what only older ones had here drains.
   void retire(epoch settled);
+  /// A call on experts that only a newer placement than the own one gives this shard waits for it.
   result<void> on(const proto::expert_batch& m, instant now, outbox& out);
   result<void> on(const proto::ask_call& m, instant now, outbox& out);
   proto::shard_state state() const;
@@ -90,6 +99,9 @@ private:
   shard_options options_;
   expert_slots slots_;
   lane decode_, prefill_;
+  std::deque<proto::expert_batch> held_; ///< until their placement comes
+  epoch view_{};
+  std::vector<placed_rank> members_; ///< of the view
   std::uint32_t decode_turns_ = 0;
   expert_slice slice_;
   std::uint64_t calls_ = 0, entries_ = 0, batches_ = 0;

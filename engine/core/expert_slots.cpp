@@ -28,6 +28,15 @@ bool expert_slots::holds(layer_id layer, std::uint32_t expert) const {
   });
 }
 
+bool expert_slots::has(layer_id layer, std::uint32_t expert) const {
+  const layer_expert e{layer, expert};
+  if (draining_.contains(e) || holds(layer, expert))
+    return true;
+  const auto self = proposed_ ? proposed_->index_of(self_) : std::nullopt;
+  return self && proposed_->holds(*self, layer, expert)
+         && std::find(loads_.begin(), loads_.end(), e) == loads_.end();
+}
+
 void expert_slots::propose(std::shared_ptr<const placement> p) {
   if (current() && p->version() <= current()->version())
     return;

@@ -50,6 +50,9 @@ public:
   /// Whether a placement that somebody may still follow has it here.
   bool holds(layer_id layer, std::uint32_t expert) const;
 
+  /// Whether it is at hand: held, draining, or loaded for what is proposed.
+  bool has(layer_id layer, std::uint32_t expert) const;
+
   /// An expert to load next; none if the proposal is complete or there is none.
   std::optional<layer_expert> next_load() const;
   const std::deque<layer_expert>& loads() const noexcept { return loads_; } ///< in order

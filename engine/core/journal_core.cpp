@@ -33,6 +33,7 @@ struct journal_core::request {
   proto::request_spec spec;
   std::uint32_t attempt = 1;
   std::vector<choice> choices;
+  std::optional<life_of_rank> placed; ///< who owns the attempt
   bool admitted = false;
   bool closed = false;
   instant asked;   ///< last admit_request
@@ -103,16 +104,73 @@ void journal_core::admit(request& r, instant now, outbox& out) {
         r.opened + deadline_span(r.spec.deadline_ms) - now);
     m.deadline_left_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(1, left.count()));
   }
-  if (r.attempt > 1)
+  if (r.placed) { // by an earlier life of control
+    m.placed_rank = r.placed->first;
+    m.placed_life = r.placed->second;
+  }
+  const auto known = [](const choice& c) { return c.next() > 0 || c.ended(); };
+  if (r.attempt > 1 || std::any_of(r.choices.begin(), r.choices.end(), known))
     for (std::uint32_t i = 0; i < r.choices.size(); ++i)
       m.progress.push_back({i, r.choices[i].tokens, r.choices[i].ended()});
   out.send(options_.scheduler, std::move(m));
   arm(out);
 }
 
-result<void> journal_core::on(const proto::request_admitted& m, instant, outbox&) {
-  if (request* r = find(m.request); r && r->attempt == m.attempt)
-    r->admitted = true;
+result<void> journal_core::on(const proto::request_admitted& m, instant now, outbox& out) {
+  request* r = find(m.request);
+  if (!r || r->attempt != m.attempt || r->closed)
+    return {};
+  r->admitted = true;
+  if (m.placed)
+    place(*r, {m.rank, m.life}, now, out);
+  return {};
+}
+
+/// Somebody has the attempt. @return false: that life is no more, and another attempt was opened
+bool journal_core::place(request& r, const life_of_rank& who, instant now, outbox& out) {
+  r.placed = who;
+  if (!has_left(who))
+    return true;
+  next_attempt(r, now, out);
+  return false;
+}
+
+/// The owner is gone: from now on its tokens are refused, and another rank goes on.
+void journal_core::next_attempt(request& r, instant now, outbox& out) {
+  ++r.attempt;
+  r.placed.reset();
+  r.admitted = false;
+  r.wait = options_.resend_after;
+  out.count("di_journal_attempts_opened_total");
+  admit(r, now, out);
+}
+
+result<void> journal_core::on(const proto::view_committed& m, instant now, outbox& out) {
+  if (m.view <= view_)
+    return {};
+  std::set<life_of_rank> members;
+  for (const proto::view_member& member : m.members)
+    members.insert({member.rank, member.life});
+  if (std::exchange(view_, m.view) == epoch{}) // lives that an earlier life of control knew
+    for (const auto& [id, r] : requests_)
+      if (r->placed)
+        members_.insert(*r->placed);
+  for (const life_of_rank& who : members_)
+    if (!members.contains(who) && left_.insert(who).second)
+      left_order_.push_back(who);
+  for (; left_order_.size() > options_.left_kept; left_order_.pop_front())
+    left_.erase(left_order_.front());
+  members_ = std::move(members);
+  for (auto& [id, r] : requests_) {
+    if (r->closed)
+      continue;
+    if (r->placed && has_left(*r->placed)) {
+      next_attempt(*r, now, out);
+    } else if (!r->placed) { // what SCHEDULER said of it may be lost: ask again
+      r->admitted = false;
+      admit(*r, now, out);
+    }
+  }
   return {};
 }
 
@@ -139,7 +197,8 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
       return {};
     }
   }
-  if (!current || r->closed) {
+  const bool alive = !current || r->closed || place(*r, {m.rank, m.life}, now, out);
+  if (!current || r->closed || !alive) {
     ++counts_.refused;
     out.count("di_journal_commits_refused_total");
     out.send(rank, proto::commit_refused{m.request, m.attempt, r && !r->closed ? r->attempt : 0});

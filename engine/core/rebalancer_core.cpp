@@ -5,6 +5,7 @@
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
 #include "engine/core/resend.hpp"
 #include "engine/moe/eplb.hpp"
+#include "engine/moe/placement_repair.hpp"
 #include "engine/moe/random_placement.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -18,15 +19,45 @@ rebalancer_core::rebalancer_core(rebalancer_options options)
 
 // --- bringing a placement about
 
+namespace {
+constexpr unsigned version_bits = 20; ///< of a placement inside its view
+} // namespace
+
+std::uint64_t rebalancer_core::next_version(epoch view) {
+  return version_ = std::max(version_, view.v << version_bits) + 1;
+}
+
+std::vector<load_view> rebalancer_core::load_views() const {
+  std::vector<load_view> views;
+  for (std::size_t g = 0; g < options_.groups.size(); ++g)
+    views.push_back(loads_.view(g));
+  return views;
+}
+
 result<void> rebalancer_core::install_view(epoch view, std::span<const placed_rank> ranks, instant,
                                            outbox& out) {
-  if (placement_.ranks() > 0 && view <= placement_.view())
+  if (view <= seen_view_)
     return {};
-  DI_TRY(placement_, placement::contiguous(options_.groups, ranks, options_.redundant,
-                                           epoch{++version_}, view));
+  seen_view_ = view;
   goal_.clear(); // a plan for other ranks
-  loads_.clear();
   progress_.clear();
+  parked_ = ranks.size() < std::max(options_.ranks_min, 1U);
+  if (parked_) {
+    phase_ = phase::idle;
+    waiting_.clear();
+    out.count("di_rebalancer_views_parked_total");
+    return {};
+  }
+  const epoch version{next_version(view)};
+  uneven_ = placement_.ranks() > 0;
+  if (uneven_) {
+    const std::vector<load_view> loads = load_views();
+    DI_TRY(placement_, repaired(placement_, {ranks, version, view, options_.redundant}, loads));
+    loads_.fade(); // what was busy most likely still is
+  } else {
+    DI_TRY(placement_,
+           placement::contiguous(options_.groups, ranks, options_.redundant, version, view));
+  }
   publish(out);
   return {};
 }
@@ -90,7 +121,15 @@ void rebalancer_core::propose_next(outbox& out) {
     goal_.clear();
     return;
   }
-  m.placement = epoch{++version_};
+  bool there = true;
+  for (std::size_t g = 0; g < goal_.size(); ++g)
+    there = there && m.groups[g].expert_of_slot == goal_[g];
+  if (there) { // slots that only a smaller group needed are empty now
+    goal_.clear();
+    for (proto::placement_group& group : m.groups)
+      narrow(group, slots_per_rank(group.experts, options_.redundant, ranks));
+  }
+  m.placement = epoch{next_version(placement_.view())};
   auto made = placement::from(m);
   if (!made) { // a plan is legal; whatever is wrong, experts stay where they are
     out.count("di_rebalancer_plans_failed_total");
@@ -120,11 +159,38 @@ result<void> rebalancer_core::on(const proto::placement_prepared& m, instant, ou
 }
 
 result<void> rebalancer_core::on(const proto::placement_installed& m, instant, outbox& out) {
+  if (m.placement.v > version_) {
+    overtake(m.placement, out);
+    return {};
+  }
   if (phase_ != phase::publishing || m.placement != placement_.version()
       || waiting_.erase(m.who) == 0 || !waiting_.empty())
     return {};
   settle(out);
   return {};
+}
+
+/// Somebody follows a placement that another life of control made: ours must be newer.
+void rebalancer_core::overtake(epoch seen, outbox& out) {
+  if (placement_.ranks() == 0 || parked_ || seen.v == ~std::uint64_t{0})
+    return;
+  proto::placement_published m = placement_.published();
+  m.placement = epoch{seen.v + 1};
+  auto made = placement::from(m);
+  if (!made)
+    return;
+  version_ = seen.v + 1;
+  placement_ = std::move(*made);
+  goal_.clear();
+  out.count("di_rebalancer_overtaken_total");
+  publish(out);
+}
+
+/// A plan of its own for what a repair left uneven.
+void rebalancer_core::level() {
+  uneven_ = false;
+  for (std::size_t g = 0; g < options_.groups.size(); ++g)
+    goal_.push_back(levelled(placement_, g, options_.redundant, loads_.view(g)));
 }
 
 void rebalancer_core::settle(outbox& out) {
@@ -139,6 +205,8 @@ void rebalancer_core::settle(outbox& out) {
   }
   for (const rank_id r : settled.ranks)
     out.send(shard_path(r), settled);
+  if (goal_.empty() && uneven_)
+    level();
   if (!goal_.empty())
     propose_next(out);
 }

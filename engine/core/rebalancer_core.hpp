@@ -24,20 +24,28 @@ struct rebalancer_options {
   std::uint32_t redundant = 0;       ///< copies beyond one per expert
   std::vector<address> listeners = {"/control/scheduler", "/gateway/0"}; ///< get placement_settled
   duration resend_after = std::chrono::milliseconds{250}; ///< at first, then less and less often
+  std::uint32_t ranks_min = 1; ///< with fewer nothing is published: calls park until someone joins
   rebalance_policy policy{};
 };
 
 /// A plan changes some layers. They are brought about in epochs, some layers each:
 ///
 // clang-format off
-///   idle       --view-->                             publishing   (contiguous blocks)
+///   idle       --view-->                             publishing   (the first: contiguous blocks;
+///                                                    later: repaired(), then a plan to level it)
 ///   idle       --plan-->                             proposing    (shards load the new slots)
 ///   proposing  --all shards have loaded-->           publishing   (ranks switch, between steps)
 ///   publishing --all ranks and shards follow, and no
 ///                call made before is open-->         idle, or proposing the next layers;
 ///                                                    shards let go of the old slots
-///   any        --newer view-->                       publishing
+///   any        --newer view-->                       publishing   (a plan in flight is dropped)
+///   any        --view below ranks_min-->             idle, and nothing is settled
+///   any        --answer with a newer version-->      publishing   (of another life of control)
 // clang-format on
+///
+/// A repaired placement is followed at once: shards map what they were given when it is asked for.
+/// Everything else is loaded first and switched to in between. Versions rise over views and over
+/// lives of the control process: view << 20 | n, and n goes on from whatever somebody answers.
 ///
 /// Owned by one shell, used on its thread only.
 class rebalancer_core {
@@ -53,7 +61,9 @@ public:
   result<void> on(const proto::expert_load& m, instant now, outbox& out);
   result<void> on_due(timer which, instant now, outbox& out);
   /// All follow the placement and nothing is on its way.
-  bool settled() const noexcept { return phase_ == phase::idle && placement_.ranks() > 0; }
+  bool settled() const noexcept {
+    return phase_ == phase::idle && placement_.ranks() > 0 && !parked_;
+  }
   const placement& current() const noexcept { return placement_; }
   void check() const;
 
@@ -67,6 +77,10 @@ private:
     std::uint32_t steps = 0;
   };
 
+  std::uint64_t next_version(epoch view);
+  void overtake(epoch seen, outbox& out);
+  std::vector<load_view> load_views() const;
+  void level();
   void publish(outbox& out);
   void propose_next(outbox& out);
   void settle(outbox& out);
@@ -82,6 +96,9 @@ private:
   placement placement_, next_;
   phase phase_ = phase::idle;
   std::uint64_t version_ = 0; ///< highest ever made
+  epoch seen_view_{};         ///< the newest, published for or not
+  bool parked_ = false;       ///< too few ranks
+  bool uneven_ = false;       ///< repaired and not levelled yet
   epoch told_view_{};         ///< whose settling listeners know
   std::set<address> waiting_; ///< who has not loaded or installed it
   duration wait_{};           ///< until it is sent to them again

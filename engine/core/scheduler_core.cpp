@@ -39,12 +39,31 @@ void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks
   }
   ranks_ = std::move(next);
   for (auto at = requests_.begin(); at != requests_.end();) {
-    const auto& assigned = at->second->assigned;
     const auto here = at++;
-    if (assigned && !entry_of(assigned->rank, assigned->life))
+    request& r = *here->second;
+    if (r.assigned ? !entry_of(r.assigned->rank, r.assigned->life) : named_elsewhere(r)) {
+      out.count("di_scheduler_requests_orphaned_total");
       forget(here, out);
+    } else {
+      std::erase_if(r.refused_by, [](const auto& refusal) { return refusal.second.stale; });
+    }
   }
   place_queued(now, out);
+}
+
+/// Whether it waits for a life that is not in the view.
+bool scheduler_core::named_elsewhere(const request& r) const {
+  return r.is_named() && std::none_of(ranks_.begin(), ranks_.end(), [&](const rank_entry& rank) {
+           return rank.who == r.named();
+         });
+}
+
+result<void> scheduler_core::on(const proto::view_committed& m, instant now, outbox& out) {
+  std::vector<placed_rank> ranks;
+  for (const proto::view_member& member : m.members)
+    ranks.push_back({member.rank, member.life});
+  install_view(m.view, ranks, now, out);
+  return {};
 }
 
 result<void> scheduler_core::on(const proto::placement_settled& m, instant now, outbox& out) {
@@ -110,6 +129,9 @@ result<void> scheduler_core::on(const proto::admit_request& m, instant now, outb
     }
     forget(at, out);
   }
+  const placed_rank named{m.placed_rank, m.placed_life};
+  if (view_ != epoch{} && named.life != incarnation{} && !entry_of(named.rank, named.life))
+    return {}; // JOURNAL opens its next attempt when it knows the view
   if (!take_in(m, now, out))
     return {};
   place_queued(now, out);
@@ -220,10 +242,14 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
   } else {
     unassign(*r);
     // What is too large for a rank stays so; what was refused for another reason may be tried again
-    // once the rank's state has changed.
+    // once the rank's state has changed. Who knows another view than this does not mean the
+    // request.
+    const bool stale = m.code == ec::stale_epoch || m.code == ec::stale_incarnation;
     r->refused_by[m.rank] = {
-        m.life, m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report};
-    ++r->refusals;
+        m.life, m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report,
+        stale};
+    r->refusals += stale ? 0 : 1;
+    r->what.placed_life = {}; // whoever was named has it not
     r->last_refusal = {m.code, m.what};
     queue_.put_back(r->place);
   }

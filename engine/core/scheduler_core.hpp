@@ -4,6 +4,7 @@
 
 #include "engine/core/admission.hpp"
 #include "engine/moe/placement.hpp" // placed_rank
+#include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
 #include "messaging/proto/rank.hpp"
 #include "messaging/proto/scheduler.hpp"
@@ -39,6 +40,8 @@ struct scheduler_options {
 ///   (unknown) --admit_request within queue and quotas-->                     queued, else refused
 ///   queued    --first in order with room on a rank-->                        assigned
 ///   assigned  --request_settled | release_request | its rank is gone-->      forgotten
+///   queued, named for a life     --that life is in the view-->               assigned to it
+///                                --it is not-->                              forgotten
 ///   assigned  --assignment_refused (another may)-->                          queued at its old place
 ///   queued | assigned --deadline | refused by all ranks-->                   refused
 // clang-format on
@@ -51,8 +54,9 @@ struct scheduler_options {
 /// not passed, and the tokens of all that it was given fit kv_percent of its KV room. An idle rank
 /// has room for anything. Among ranks with room the one with the least outstanding_work() gets it.
 ///
-/// An assignment counts until its rank settles it, is released, or is gone from the view. Owned by
-/// one shell, used on its thread only.
+/// An assignment counts until its rank settles it, is released, or is gone from the view. What is
+/// queued stays so over views, with its place, quota and deadline. Refusals by ranks that know
+/// another view are not held against a request. Owned by one shell, used on its thread only.
 class scheduler_core {
 public:
   explicit scheduler_core(scheduler_options options);
@@ -61,6 +65,7 @@ public:
   /// A view took effect: requests of incarnations that are not in it are forgotten here (JOURNAL
   /// opens their next attempt).
   void install_view(epoch view, std::span<const placed_rank> ranks, instant now, outbox& out);
+  result<void> on(const proto::view_committed& m, instant now, outbox& out);
   result<void> on(const proto::placement_settled& m, instant now, outbox& out);
   result<void> on(const proto::admit_request& m, instant now, outbox& out);
   result<void> on(const proto::rank_load& m, instant now, outbox& out);
@@ -92,6 +97,7 @@ private:
   rank_entry* entry_of(rank_id rank, incarnation life);
   request* serving(request_id id, std::uint32_t attempt, rank_id rank, incarnation life);
   bool take_in(const proto::admit_request& m, instant now, outbox& out);
+  bool named_elsewhere(const request& r) const;
   bool refused_now(const rank_entry& rank, const request& r) const;
   bool refused_by_all(const request& r) const;
   bool has_room(const rank_entry& rank, const request& r) const;

