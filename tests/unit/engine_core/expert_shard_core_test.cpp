@@ -89,10 +89,86 @@ TEST(expert_shard_core, answers_moved_for_what_it_does_not_hold) {
   EXPECT_EQ(moved.missing, (std::vector<std::uint32_t>{2, 3}));
   EXPECT_EQ(moved.placement, epoch{5});
   EXPECT_FALSE(core.has_work());
+}
+
+std::shared_ptr<const placement> alone(std::uint64_t version) {
+  const std::vector<expert_layers> groups{{0, 4, 4}};
+  const std::vector<placed_rank> who{{rank_id{0}, incarnation{10}}};
+  return std::make_shared<const placement>(
+      placement::contiguous(groups, who, 0, epoch{version}, epoch{2}).value());
+}
+
+TEST(expert_shard_core, holds_a_call_until_the_placement_that_it_was_made_under) {
+  shard_options options = small_shard();
+  options.held_max = 2;
+  expert_shard_core core{options};
+  core.install(two_ranks());
+  outbox out;
   auto newer = call(2, 0, {3}, true);
   newer.placement = epoch{6}; // the caller knows better
   ASSERT_TRUE(core.on(newer, {}, out));
-  EXPECT_TRUE(core.has_work());
+  ASSERT_TRUE(core.on(newer, {}, out)); // asked twice
+  EXPECT_FALSE(core.has_work());
+  ASSERT_TRUE(core.on(proto::ask_call{newer.call, rank_id{1}, newer.life}, {}, out));
+  EXPECT_TRUE(only<proto::call_known>(out).queued);
+  auto newest = call(3, 0, {2}, true);
+  newest.placement = epoch{9};
+  ASSERT_TRUE(core.on(newest, {}, out));
+  auto one_more = call(4, 0, {2}, true);
+  one_more.placement = epoch{9};
+  EXPECT_TRUE(sent<proto::expert_failed>(out).empty());
+  ASSERT_TRUE(core.on(one_more, {}, out));
+  EXPECT_EQ(only<proto::expert_failed>(out).code, ec::unavailable);
+  core.check();
+
+  core.install(alone(6));
+  core.take_held({}, out);
+  EXPECT_EQ(core.state().queued, 2U) << "held by this placement, both may run";
+  EXPECT_EQ(experts_of(core.next_slice()), (std::vector<std::uint32_t>{2, 3}));
+  core.finish_slice(out);
+  EXPECT_EQ(sent<proto::expert_rows>(out).size(), 2U);
+}
+
+TEST(expert_shard_core, answers_moved_to_held_calls_once_a_placement_says_so) {
+  expert_shard_core core{small_shard()};
+  core.install(two_ranks());
+  outbox out;
+  auto newer = call(2, 0, {3}, true);
+  newer.placement = epoch{6};
+  ASSERT_TRUE(core.on(newer, {}, out));
+  const std::vector<expert_layers> groups{{0, 4, 4}};
+  const std::vector<placed_rank> who{{rank_id{0}, incarnation{10}}, {rank_id{1}, incarnation{11}}};
+  core.install(std::make_shared<const placement>(
+      placement::contiguous(groups, who, 0, epoch{7}, epoch{1}).value()));
+  core.take_held({}, out);
+  EXPECT_EQ(only<proto::expert_moved>(out).missing, (std::vector<std::uint32_t>{3}));
+}
+
+TEST(expert_shard_core, drops_calls_of_lives_that_left_and_knows_when_it_is_out_itself) {
+  expert_shard_core core{small_shard()};
+  core.install(two_ranks());
+  outbox out;
+  proto::expert_batch theirs = call(1, 0, {0}, true);
+  theirs.life = incarnation{11};
+  ASSERT_TRUE(core.on(theirs, {}, out));
+  theirs.call = call_id{2};
+  theirs.decoding = false;
+  ASSERT_TRUE(core.on(theirs, {}, out));
+  theirs.call = call_id{3};
+  theirs.placement = epoch{50};
+  theirs.expert = {3};
+  ASSERT_TRUE(core.on(theirs, {}, out));
+  ASSERT_EQ(core.state().queued, 3U);
+  const proto::view_member self{rank_id{0}, {}, incarnation{10}, "/rank/0"};
+  const proto::view_member other{rank_id{1}, {}, incarnation{11}, "/rank/1"};
+  const proto::view_member again{rank_id{1}, {}, incarnation{12}, "/rank/1"};
+  EXPECT_TRUE(core.install_view({epoch{1}, {self, other}}));
+  EXPECT_EQ(core.state().queued, 3U);
+  EXPECT_TRUE(core.install_view({epoch{2}, {self, again}}));
+  EXPECT_EQ(core.state().queued, 0U);
+  EXPECT_TRUE(core.install_view({epoch{1}, {other}})) << "an old view says nothing";
+  EXPECT_FALSE(core.install_view({epoch{3}, {again}}));
+  core.check();
 }
 
 TEST(expert_shard_core, refuses_calls_that_make_no_sense) {

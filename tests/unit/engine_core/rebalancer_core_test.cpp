@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace di::engine {
 namespace {
@@ -47,8 +49,9 @@ struct office {
   void follow() {
     take();
     const epoch version = core.current().version();
-    for (std::uint32_t r = 0; r < ranks; ++r)
-      for (const address& who : {rank_path(rank_id{r}), shard_path(rank_id{r})}) {
+    const std::vector<rank_id> all = core.current().published().ranks;
+    for (const rank_id r : all)
+      for (const address& who : {rank_path(r), shard_path(r)}) {
         EXPECT_TRUE(core.on(proto::placement_installed{who, version, {}}, {}, out));
         core.check();
       }
@@ -210,7 +213,7 @@ TEST(rebalancer_core, repeats_less_and_less_often) {
   o.load(0, uneven());
   ASSERT_FALSE(o.core.settled());
   duration before{};
-  const timer resend{1, 2};
+  const timer resend{1, first_version.v + 1};
   for (int i = 0; i < 8; ++i) {
     duration wait{};
     for (const any_effect& e : o.out.take())
@@ -276,6 +279,105 @@ TEST(rebalancer_core, drops_a_plan_when_a_view_comes) {
   const auto settled = sent<proto::placement_settled>(o.out);
   ASSERT_EQ(settled.size(), 4U); // scheduler and gateway too: other ranks
   EXPECT_EQ(settled[0].first, "/control/scheduler");
+}
+
+std::vector<placed_rank> lives(std::initializer_list<std::uint32_t> numbers) {
+  std::vector<placed_rank> all;
+  for (const std::uint32_t r : numbers)
+    all.push_back({rank_id{r}, incarnation{10 + r}});
+  return all;
+}
+
+/// Brings every plan in flight to its end.
+void finish_plans(office& o) {
+  for (int turn = 0; !o.core.settled(); ++turn) {
+    ASSERT_LT(turn, 50);
+    for (const auto& [who, m] : sent<proto::placement_proposed>(o.out))
+      for (std::size_t i = 0; i < m.next.ranks.size(); ++i)
+        if (who == shard_path(m.next.ranks[i]))
+          o.prepare(m.next.ranks[i], m.next.placement, m.next.lives[i]);
+    o.follow();
+    o.core.check();
+  }
+}
+
+TEST(rebalancer_core, publishes_a_repaired_placement_at_once_and_levels_it_in_the_background) {
+  office o{{}, 0}; // rebalancing is off
+  const auto before = o.core.current().published();
+  o.out.take();
+  ASSERT_TRUE(o.core.install_view(epoch{2}, lives({0, 1, 3}), {}, o.out));
+  EXPECT_EQ(sent<proto::placement_published>(o.out).size(), 6U);
+  EXPECT_EQ(o.core.current().version(), epoch{(2U << 20) + 1});
+  const auto& shrunk = o.core.current();
+  for (const std::uint32_t r : {0U, 1U, 3U}) {
+    const auto now = shrunk.held(*shrunk.index_of(rank_id{r}), layer_id{0});
+    EXPECT_EQ(now[0], before.groups[0].expert_of_slot[2 * r]);
+    EXPECT_EQ(now[1], before.groups[0].expert_of_slot[2 * r + 1]);
+  }
+  finish_plans(o);
+  EXPECT_EQ(o.core.current().published().groups[0].slots, 3U);
+
+  o.out.take();
+  std::vector<placed_rank> back = lives({0, 1, 2, 3});
+  back[2].life = incarnation{77};
+  ASSERT_TRUE(o.core.install_view(epoch{3}, back, {}, o.out));
+  for (const std::uint32_t e : o.core.current().held(2, layer_id{0}))
+    EXPECT_EQ(e, placement::empty_slot) << "a newcomer begins empty";
+  const epoch joined = o.core.current().version();
+  finish_plans(o);
+  EXPECT_GT(o.core.current().version(), joined);
+  const proto::placement_group& group = o.core.current().published().groups[0];
+  EXPECT_EQ(group.slots, 2U) << "what only three ranks needed is given back";
+  EXPECT_EQ(
+      std::count(group.expert_of_slot.begin(), group.expert_of_slot.end(), placement::empty_slot),
+      0);
+  EXPECT_EQ(o.core.current().rank_at(2).life, incarnation{77});
+}
+
+TEST(rebalancer_core, keeps_the_experts_of_a_rank_that_is_replaced_in_its_place) {
+  office o{{}, 4};
+  const auto before = o.core.current().published().groups;
+  std::vector<placed_rank> next = lives({0, 1, 2, 3});
+  next[1].life = incarnation{99};
+  ASSERT_TRUE(o.core.install_view(epoch{2}, next, {}, o.out));
+  EXPECT_EQ(o.core.current().published().groups[0].expert_of_slot, before[0].expert_of_slot);
+  o.follow();
+  EXPECT_TRUE(o.core.settled()) << "nothing is to be moved";
+}
+
+TEST(rebalancer_core, publishes_nothing_below_the_smallest_group_and_goes_on_from_what_was) {
+  rebalancer_options options = office::options({}, 0);
+  options.ranks_min = 3;
+  rebalancer_core core{options};
+  outbox out;
+  ASSERT_TRUE(core.install_view(epoch{1}, lives({0, 1, 2}), {}, out));
+  const auto first = core.current().published();
+  out.take();
+  ASSERT_TRUE(core.install_view(epoch{2}, lives({0, 2}), {}, out));
+  EXPECT_TRUE(sent<proto::placement_published>(out).empty());
+  EXPECT_FALSE(core.settled());
+  core.check();
+  ASSERT_TRUE(core.install_view(epoch{3}, {}, {}, out)); // nobody is left
+  core.check();
+  ASSERT_TRUE(core.on_due({1, core.current().version().v}, {}, out));
+  out.take();
+  std::vector<placed_rank> next = lives({0, 2, 3});
+  ASSERT_TRUE(core.install_view(epoch{4}, next, {}, out));
+  EXPECT_EQ(sent<proto::placement_published>(out).size(), 6U);
+  const auto now = core.current().held(0, layer_id{0});
+  EXPECT_TRUE(std::equal(now.begin(), now.end(), first.groups[0].expert_of_slot.begin()));
+}
+
+TEST(rebalancer_core, makes_versions_above_those_of_another_life_of_control) {
+  office o{{}, 0};
+  const epoch seen{(9U << 20) + 5};
+  ASSERT_TRUE(o.core.on(proto::placement_installed{"/rank/1/rank", seen, {}}, {}, o.out));
+  EXPECT_EQ(o.core.current().version(), epoch{seen.v + 1});
+  EXPECT_EQ(sent<proto::placement_published>(o.out).size(), 2 * ranks);
+  o.follow();
+  EXPECT_TRUE(o.core.settled());
+  ASSERT_TRUE(o.core.install_view(epoch{2}, lives({0, 1, 2}), {}, o.out));
+  EXPECT_GT(o.core.current().version(), epoch{seen.v + 1});
 }
 
 TEST(rebalancer_core, asks_again_who_has_not_loaded) {
