@@ -3,6 +3,7 @@
 // killed rank's mail goes nowhere from one message to the next, in the middle of whatever it does.
 #pragma once
 
+#include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
 #include "tests/support/serving_cluster.hpp"
 
 #include <algorithm>
