@@ -127,6 +127,25 @@ class ChaosRun(Run):
             self.for_ms(20)
         return self.processes()[name]
 
+    def states(self, state):
+        """How often KEEPER said that a rank is in this state (doc/operations.md)."""
+        return self.err.count(f" state={state} ".encode())
+
+    def rejoined(self, times=1, seconds=60):
+        """Until so many replacements are members."""
+        self.until(lambda r: r.states("member") >= times, seconds)
+        return self
+
+    def descriptors(self):
+        """{process: open descriptors} of this run."""
+        found = {}
+        for name, pid in {**self.processes(), "dilaunch": self.p.pid}.items():
+            try:
+                found[name] = len(os.listdir(f"/proc/{pid}/fd"))
+            except OSError:
+                continue
+        return found
+
     def events(self):
         """[(time, process, event, rest)] of the log."""
         found = []

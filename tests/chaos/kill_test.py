@@ -107,8 +107,13 @@ class KillTest(unittest.TestCase):
                 lines, wanted = self.load(seed, 4 * REQUESTS[8])
                 run = self.start(lines, 8, window=64).answered(5)
                 victim = f"rank {int(moment(seed, 0, 8))}"
-                old = run.strike([victim])[victim]
-                run.replaced(victim, old, 30)
+                run.strike([victim])
+                run.rejoined(1, 30)
+                first = run.faults[0]
+                run.for_ms(300)
+                run.strike([victim])
+                run.rejoined(2, 30)
+                run.faults = [first]
                 self.tell(run, check(self, run, wanted, 300), seed=seed)
 
     def test_node(self):
