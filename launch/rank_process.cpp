@@ -5,6 +5,7 @@
 #include "actors/serving_boot.hpp"
 #include "actors/telemetry.hpp"
 #include "engine/model/contract.hpp"
+#include "engine/model/self_test.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/memory_model.hpp"
@@ -53,6 +54,7 @@ result<void> start(child_context& c, end_latch& latch) {
   r.process.role = "rank";
   r.process.rank = s.rank;
   r.process.contract_id = engine::contract_id(*weights);
+  DI_TRY(r.process.proof, engine::self_test(weights, s.threads));
   r.office = c.office.get();
   r.join_within = c.config.start_timeout;
   r.installed = [](const proto::directory_snapshot&) {

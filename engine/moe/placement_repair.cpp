@@ -47,14 +47,15 @@ public:
         replace_copy(e);
     }
   }
-  /// At most `wanted` experts on each rank, in the first slots; as many if there are enough copies.
-  void level(std::size_t wanted) {
-    drop_copies(wanted);
-    while (give(wanted)) {
+  /// At most `most` experts on each rank, in the first slots, evenly; copies until there are
+  /// `total` of all.
+  void level(std::size_t most, std::size_t total) {
+    drop_copies(most);
+    while (give(most)) {
     }
     for (std::size_t r = 0; r < ranks_; ++r)
-      compact(r, wanted);
-    fill(wanted);
+      compact(r, most);
+    fill(most, total);
   }
 
 private:
@@ -128,10 +129,10 @@ private:
         best = e;
     return best;
   }
-  /// As long as there are more copies than slots wanted, the fullest ranks let go of some.
-  void drop_copies(std::size_t wanted) {
-    for (std::size_t total = std::accumulate(count_.begin(), count_.end(), std::size_t{0});
-         total > wanted * ranks_; --total) {
+  std::size_t all() const { return std::accumulate(count_.begin(), count_.end(), std::size_t{0}); }
+  /// As long as there are more copies than slots, the fullest ranks let go of some.
+  void drop_copies(std::size_t most) {
+    for (std::size_t left = all(); left > most * ranks_; --left) {
       std::size_t from = ranks_;
       for (std::size_t r = 0; r < ranks_; ++r)
         if (lightest_copy(r) != none
@@ -143,20 +144,21 @@ private:
       clear(from, lightest_copy(from));
     }
   }
-  /// One expert goes from the fullest rank to the lightest with room. @return false: nobody has too
-  /// many
-  bool give(std::size_t wanted) {
+  /// One expert goes from the fullest rank to the lightest that has two fewer. @return false:
+  /// nobody has too many
+  bool give(std::size_t most) {
     std::size_t from = 0;
     for (std::size_t r = 1; r < ranks_; ++r)
       if (std::pair{count_[r], load_[r]} > std::pair{count_[from], load_[from]})
         from = r;
-    if (count_[from] <= wanted)
+    if (count_[from] == 0)
       return false;
+    const std::size_t below = std::min(most, count_[from] - 1);
     std::uint32_t best = none;
     std::size_t best_to = ranks_;
     double best_peak = 0;
     for (const std::uint32_t e : row(from)) {
-      const std::size_t to = e == none ? ranks_ : lightest(e, wanted);
+      const std::size_t to = e == none ? ranks_ : lightest(e, below);
       if (to == ranks_)
         continue;
       const double peak = std::max(load_[from] - share(e), load_[to] + share(e));
@@ -166,31 +168,31 @@ private:
         best_peak = peak;
       }
     }
-    if (best == none) { // whoever has room holds all of it already
-      const std::uint32_t copy = lightest_copy(from);
-      if (copy == none)
-        return false;
-      clear(from, copy);
+    if (best != none) {
+      clear(from, best);
+      put(best_to, free_slot(best_to), best);
       return true;
     }
-    clear(from, best);
-    put(best_to, free_slot(best_to), best);
+    const std::uint32_t copy = lightest_copy(from); // whoever has room holds all of it already
+    if (count_[from] <= most || copy == none)
+      return false;
+    clear(from, copy);
     return true;
   }
-  void compact(std::size_t rank, std::size_t wanted) {
+  void compact(std::size_t rank, std::size_t most) {
     const auto r = row(rank);
-    for (std::size_t s = wanted; s < slots_; ++s)
+    for (std::size_t s = most; s < slots_; ++s)
       if (r[s] != none)
-        if (const std::size_t free = free_slot(rank); free < wanted)
+        if (const std::size_t free = free_slot(rank); free < most)
           std::swap(r[free], r[s]);
   }
-  void fill(std::size_t wanted) {
-    for (;;) {
+  void fill(std::size_t most, std::size_t total) {
+    for (std::size_t have = all(); have < total; ++have) {
       std::size_t to = 0;
       for (std::size_t r = 1; r < ranks_; ++r)
         if (std::pair{count_[r], load_[r]} < std::pair{count_[to], load_[to]})
           to = r;
-      if (count_[to] >= std::min(wanted, weights_.size()))
+      if (count_[to] >= std::min(most, weights_.size()))
         return;
       std::uint32_t best = none;
       for (std::uint32_t e = 0; e < weights_.size(); ++e)
@@ -275,7 +277,7 @@ std::vector<std::uint32_t> levelled(const placement& p, std::size_t group, std::
       held.insert(held.end(), of_rank.begin(), of_rank.end());
     }
     layer_slots one{std::move(held), ranks, weights_of(load, g.experts, layer, false)};
-    one.level(wanted);
+    one.level(wanted, std::size_t{g.experts} + redundant);
     all.insert(all.end(), one.held().begin(), one.held().end());
   }
   return all;

@@ -40,9 +40,10 @@ struct repair_wish {
 result<placement> repaired(const placement& old, const repair_wish& wish,
                            std::span<const load_view> loads = {});
 
-/// Where experts should move once a repaired placement is in effect: ranks with too many give to
-/// those with room, and copies fill the slots that are left, the busiest experts first. Ends with
-/// slots_per_rank() experts on every rank, in its first slots.
+/// Where experts should move once a repaired placement is in effect: ranks with more than others
+/// give to those with fewer, and copies are made until there are as many as `redundant` says, the
+/// busiest experts first. Ends with at most slots_per_rank() experts on every rank, in its first
+/// slots. Copies beyond the redundancy stay where there is room.
 ///
 /// @param group  of the placement
 /// @param load   as above, of this group
