@@ -42,6 +42,7 @@ void keeper_core::on(const proto::group_formed& m, instant /*now*/, outbox& out)
     out.count("di_keeper_stale_facts_total");
     return;
   }
+  formed_ = true;
   for (const auto& p : m.processes)
     if (auto* k = p.role == "rank" ? find(p.rank) : nullptr)
       k->life = p.life;
@@ -63,7 +64,7 @@ void keeper_core::on(const proto::view_committed& m, instant now, outbox& out) {
 void keeper_core::look(kept& k, bool first, instant now, outbox& out) {
   if (first)
     k.credit_at = now;
-  if (first && k.life.v == 0)
+  if (first && !formed_) // else lives without a process were not announced
     for (const auto& m : view_.members)
       if (m.rank == k.home.rank)
         k.life = m.life;
@@ -205,10 +206,15 @@ void keeper_core::further(kept& k, instant now, outbox& out) {
     if (k.state == kept_state::admitting && !regrouping_ && k.again <= now)
       admit(k, now, out);
     return;
+  case kept_state::absent:
+    return dismiss(k, now, out);
   case kept_state::quarantined:
+    dismiss(k, now, out);
     if (k.wanted && options_.quarantine > duration{} && k.due <= now && !regrouping_) {
-      k.credit = options_.restart_window / std::max(1U, options_.restarts_max);
-      (void)spend(k, now);
+      if (!spend(k, now)) {
+        k.due = now + options_.quarantine;
+        return;
+      }
       rest(k, now, out);
       further(k, now, out);
     }
@@ -264,7 +270,11 @@ std::optional<instant> keeper_core::next_of(const kept& k) const {
   case kept_state::leaving:
   case kept_state::fenced:
     return k.again;
+  case kept_state::absent:
+    return of_rank(k.home.rank) && !regrouping_ ? std::optional{k.again} : std::nullopt;
   case kept_state::quarantined:
+    if (of_rank(k.home.rank) && !regrouping_)
+      return k.again;
     return k.wanted && options_.quarantine > duration{} && !regrouping_ ? std::optional{k.due}
                                                                         : std::nullopt;
   default:
@@ -298,21 +308,30 @@ void keeper_core::proceed(instant now, outbox& out) {
 }
 
 void keeper_core::give_up_if_hopeless(outbox& out) {
-  if (view_.view.v == 0 || living() >= std::max(1U, options_.members_min))
+  const std::size_t least = std::max(1U, options_.members_min);
+  if (view_.view.v == 0 || living() >= least)
     return;
-  for (const auto& [rank, k] : ranks_) {
-    const bool on_its_way = k.state == kept_state::waiting || k.state == kept_state::starting
-                            || k.state == kept_state::proving || k.state == kept_state::admitting;
-    const bool not_over_yet = (k.state == kept_state::fenced && k.wanted && comes_back(k))
-                              || (k.state == kept_state::leaving && k.returns);
-    if (on_its_way || not_over_yet)
-      return;
-  }
+  const auto possible = std::count_if(ranks_.begin(), ranks_.end(), [&](const auto& x) {
+    const kept& k = x.second;
+    switch (k.state) {
+    case kept_state::absent:
+    case kept_state::quarantined:
+      return false;
+    case kept_state::fenced:
+      return k.wanted && comes_back(k);
+    case kept_state::leaving:
+      return k.returns;
+    default:
+      return true;
+    }
+  });
+  if (static_cast<std::size_t>(possible) >= least)
+    return;
   gave_up_ = true;
   out.fail({ec::gave_up,
-            fmt::format("{} ranks are left, at least {} are needed (supervisor.min_ep), and none "
-                        "comes back{}; last loss: {}",
-                        living(), std::max(1U, options_.members_min),
+            fmt::format("{} ranks are left, at least {} are needed (supervisor.min_ep), and not "
+                        "enough come back{}; last loss: {}",
+                        living(), least,
                         options_.rejoin ? ": restarts are used up" : " (supervisor.rejoin: manual)",
                         last_reason_.empty() ? "unknown" : last_reason_)});
 }
@@ -322,6 +341,13 @@ void keeper_core::give_up_if_hopeless(outbox& out) {
 keeper_core::kept* keeper_core::find(rank_id rank) {
   const auto found = ranks_.find(rank);
   return found == ranks_.end() ? nullptr : &found->second;
+}
+
+/// Whatever life of the rank the view has.
+const proto::view_member* keeper_core::of_rank(rank_id rank) const {
+  const auto found = std::find_if(view_.members.begin(), view_.members.end(),
+                                  [&](const auto& m) { return m.rank == rank; });
+  return found == view_.members.end() ? nullptr : &*found;
 }
 
 const proto::view_member* keeper_core::member(const kept& k) const {

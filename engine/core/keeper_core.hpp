@@ -143,6 +143,7 @@ private:
 
   kept* find(rank_id rank);
   const proto::view_member* member(const kept& k) const;
+  const proto::view_member* of_rank(rank_id rank) const;
   std::size_t living() const;
   bool comes_back(const kept& k) const noexcept;
   bool may_be_late() const;
@@ -151,6 +152,7 @@ private:
   void look(kept& k, bool first, instant now, outbox& out);
   void exited(kept& k, const std::string& words, instant now, outbox& out);
   void strike(kept& k, instant now, outbox& out);
+  void dismiss(kept& k, instant now, outbox& out);
   void rest(kept& k, instant due, outbox& out);
   void fence(kept& k, std::string reason, instant now, outbox& out);
   void kill(const kept& k, bool politely, const std::string& reason, outbox& out) const;
@@ -188,6 +190,7 @@ private:
   std::map<rank_id, kept> ranks_;
   proto::view_committed view_; ///< epoch 0: none yet
   order order_;
+  bool formed_ = false;                        ///< group_formed told which processes are there
   bool regrouping_ = false;                    ///< restart_smaller is under way
   std::uint32_t regroup_ranks_ = 0;            ///< that the new group shall have
   instant regroup_again_{};                    ///< next replace_group

@@ -45,13 +45,20 @@ void keeper_core::strike(kept& k, instant now, outbox& out) {
     return rest(k, now + hold_off(k, now), out);
   } else {
     k.state = kept_state::quarantined;
-    k.due = now + options_.quarantine;
+    const auto price = options_.restart_window / std::max(1U, options_.restarts_max);
+    k.due = now + std::max(options_.quarantine, price - k.credit);
     out.count("di_keeper_quarantines_total");
   }
-  if (options_.loss == on_loss::restart) // the group shall not wait for it
-    for (const auto& m : view_.members)
-      if (m.rank == k.home.rank)
-        out.send(options_.membership, proto::dismiss_member{m.rank, m.life, k.last_reason});
+  k.again = options_.loss == on_loss::shrink ? now + options_.resend_after : now;
+}
+
+/// A life that is over and whose rank does not come back: the group shall not wait for it.
+void keeper_core::dismiss(kept& k, instant now, outbox& out) {
+  const auto* m = of_rank(k.home.rank);
+  if (!m || k.again > now || regrouping_)
+    return;
+  k.again = now + options_.resend_after;
+  out.send(options_.membership, proto::dismiss_member{m->rank, m->life, k.last_reason});
 }
 
 void keeper_core::rest(kept& k, instant due, outbox& /*out*/) {

@@ -24,7 +24,7 @@ void membership_core::on(const proto::group_formed& m, instant /*now*/, outbox& 
   highest_ = std::max(highest_, m.view);
   std::vector<proto::view_member> members;
   for (const auto& p : m.processes)
-    if (p.role == "rank")
+    if (p.role == "rank" && !is_over(p.rank, p.life))
       members.push_back({p.rank, p.node, p.life, p.prefix});
   std::sort(members.begin(), members.end(),
             [](const auto& a, const auto& b) { return a.rank < b.rank; });
@@ -94,24 +94,25 @@ void membership_core::on(const proto::member_suspected& m, instant /*now*/, outb
 }
 
 void membership_core::lose(rank_id rank, incarnation life, std::string reason, outbox& out) {
-  if (const auto joiner = joining_.find(rank);
-      joiner != joining_.end() && joiner->second.life == life) {
-    joining_.erase(joiner); // the view stays as it is
-    retire(rank, life);
-    if (!options_.keeper.empty())
+  const auto is_it = [&](const proto::view_member& x) { return x.rank == rank && x.life == life; };
+  const auto in = [&](const std::vector<proto::view_member>& x) {
+    return std::any_of(x.begin(), x.end(), is_it);
+  };
+  // Who is in the view that is being written is a member already.
+  if (!(view_ && in(view_->members)) && !(next_ && in(next_->members))) {
+    const auto joiner = joining_.find(rank);
+    const bool joins = joiner != joining_.end() && is_it(joiner->second);
+    const bool replaces = replacing_ && in(*replacing_);
+    retire(rank, life); // whoever wants to admit it comes too late
+    out.count(joins || replaces ? "di_membership_joiners_lost_total"
+                                : "di_membership_stale_facts_total");
+    if (joins) // the view stays as it is
+      joining_.erase(joiner);
+    if (replaces) // KEEPER names others
+      replacing_.reset();
+    if ((joins || replaces) && !options_.keeper.empty())
       out.send(options_.keeper, proto::member_lost{rank, life, std::move(reason)});
-    out.count("di_membership_joiners_lost_total");
-    return;
-  }
-  // A joiner whose view is being written is a member already.
-  const auto* member = find(rank);
-  const bool written =
-      next_ && std::any_of(next_->members.begin(), next_->members.end(), [&](const auto& x) {
-        return x.rank == rank && x.life == life;
-      });
-  if ((!member || member->life != life) && !written) {
-    out.count("di_membership_stale_facts_total");
-    if (!view_ && !options_.directory.empty()) // it died before the group had formed
+    else if (!view_ && !options_.directory.empty()) // it died before the group had formed
       out.send(options_.directory,
                proto::withdrawn{fmt::format("/rank/{}", rank.v), life, std::move(reason)});
     return;
@@ -152,6 +153,8 @@ void membership_core::on(const proto::admit_member& m, instant /*now*/, outbox& 
   const auto& who = m.member;
   if (!view_ || is_over(who.rank, who.life)) {
     out.count("di_membership_stale_facts_total");
+    if (view_ && !options_.keeper.empty()) // its process, if there is one, is to end
+      out.send(options_.keeper, proto::member_lost{who.rank, who.life, "its life is over"});
     return;
   }
   const auto* member = find(who.rank);
@@ -177,10 +180,13 @@ void membership_core::on(const proto::dismiss_member& m, instant /*now*/, outbox
 }
 
 void membership_core::on(const proto::replace_group& m, instant /*now*/, outbox& out) {
-  const bool stale = !view_ || m.members.empty()
-                     || std::any_of(m.members.begin(), m.members.end(),
-                                    [&](const auto& x) { return is_over(x.rank, x.life); })
-                     || view_->members == m.members;
+  bool stale = !view_ || m.members.empty() || view_->members == m.members;
+  for (const auto& x : m.members)
+    if (is_over(x.rank, x.life)) { // its process, if there is one, is to end
+      stale = true;
+      if (!options_.keeper.empty())
+        out.send(options_.keeper, proto::member_lost{x.rank, x.life, "its life is over"});
+    }
   if (stale) {
     out.count("di_membership_stale_facts_total");
     return;
