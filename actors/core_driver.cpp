@@ -26,12 +26,14 @@ core_driver::core_driver(driver_options options, std::unique_ptr<core_handle> co
 
 result<void> core_driver::start(instant now) {
   const trace::on_track here{own_track()};
+  const progress_mark at{options_.progress, phase_start};
   outbox out;
   return finish(core_->start(now, out), out, now);
 }
 
 result<void> core_driver::on(const envelope& mail, instant now) {
   const trace::on_track here{own_track()};
+  const progress_mark at{options_.progress, std::uint32_t{mail.body.id().v}};
   if (options_.trace)
     options_.trace(options_.self, true, mail);
   count("di_shell_mails_total");
@@ -43,6 +45,7 @@ result<void> core_driver::on(const envelope& mail, instant now) {
 
 result<void> core_driver::on_wake(instant now) {
   const trace::on_track here{own_track()};
+  const progress_mark at{options_.progress, phase_timer};
   while (!deadlines_.empty() && deadlines_.begin()->first <= now)
     DI_TRY_VOID(expire(deadlines_.begin()->second, now));
   // Timers armed by these handlers for this very instant wait for the next wake: no endless loop.

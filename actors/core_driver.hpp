@@ -6,6 +6,7 @@
 #include "actors/core_handle.hpp"
 #include "actors/metrics.hpp"
 #include "actors/timer_queue.hpp"
+#include "messaging/base/progress.hpp"
 #include "messaging/base/trace.hpp"
 #include "messaging/bus/post_office.hpp"
 
@@ -24,7 +25,11 @@ struct driver_options {
   metrics* counters = nullptr;        ///< outlives the driver; null: counts are dropped
   trace_fn trace;                     ///< may be empty
   bool checked = false;               ///< the core's check() runs after every handler
+  progress_cell* progress = nullptr;  ///< told of every handler; outlives the driver; may be null
 };
+
+/// Phases in a progress_cell that are no wire ids.
+inline constexpr std::uint32_t phase_start = 1, phase_timer = 2;
 
 /// Owned by one shell, used on its thread only. Every call that may run the core returns an error
 /// when the actor must end with it; after that the driver is not used again.

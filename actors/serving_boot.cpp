@@ -175,8 +175,10 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   spawn_options alone;
   alone.detached = true;
   alone.ended = settings.ended;
+  alone.progress = settings.shard_progress;
   DI_TRY_VOID(
       actors.spawn(engine::shard_path(settings.rank), make_expert_shard(std::move(shard)), alone));
+  alone.progress = settings.rank_progress;
   return actors.spawn(engine::rank_path(settings.rank), make_rank(std::move(parts)), alone);
 }
 

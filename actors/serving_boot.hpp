@@ -82,6 +82,8 @@ struct rank_settings {
   engine::rebalance_policy rebalance;      ///< as REBALANCER has it
   address listeners = topic_address;       ///< gets step_finished
   std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends
+  progress_cell* rank_progress = nullptr;  ///< for the node process's watcher; outlives the actors
+  progress_cell* shard_progress = nullptr;
 };
 
 /// Spawns /rank/<r>/rank and /rank/<r>/expert_shard, each on a thread of its own.

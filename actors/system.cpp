@@ -103,8 +103,12 @@ system::~system() {
 
 result<void> system::spawn(const address& path, std::unique_ptr<core_handle> core,
                            spawn_options options) {
-  driver_options driver{path, &state_->office, &state_->counters, state_->options.trace,
-                        state_->options.testing};
+  driver_options driver{path,
+                        &state_->office,
+                        &state_->counters,
+                        state_->options.trace,
+                        state_->options.testing,
+                        options.progress};
   const auto shell =
       spawn_shell(*state_->host, std::move(driver), std::move(core), options.detached);
   const auto bound =

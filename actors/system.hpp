@@ -25,6 +25,7 @@ struct system_options {
 struct spawn_options {
   bool detached = false;                   ///< a thread of its own: owners of devices
   std::uint64_t life = 1;                  ///< for actor_context
+  progress_cell* progress = nullptr;       ///< told of every handler; outlives the actor
   std::vector<std::string> listen;         ///< names of facts to subscribe to at TOPIC
   std::function<void(const error&)> ended; ///< once, on any thread, after the path is free again
 };

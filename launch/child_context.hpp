@@ -7,6 +7,7 @@
 #include "actors/system.hpp"
 #include "launch/boot.hpp"
 #include "launch/child_link.hpp"
+#include "launch/life_page.hpp"
 #include "launch/poll_loop.hpp"
 #include "launch/process.hpp"
 #include "launch/topology.hpp"
@@ -46,6 +47,7 @@ private:
 struct child_context {
   boot_config boot;
   topology config;
+  life_words* life = nullptr; ///< this rank's life page; null: it has none
   actors::registry types;
   std::unique_ptr<bus::post_office> office;
   std::unique_ptr<actors::system> system; ///< after office: it goes first

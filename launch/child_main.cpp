@@ -12,7 +12,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -61,6 +60,9 @@ result<child_context> child_context::take() {
   ::close(boot_fd);
   ::fcntl(status_fd, F_SETFD, FD_CLOEXEC);
   DI_TRY(c.boot, parse_boot(json));
+  if (c.boot.life_page) {
+    DI_TRY(c.life, hold_life());
+  }
   log::set_process(c.prefix());
   log::set_level(c.boot.log_level);
   auto read = read_topology(c.boot.topology_text, c.boot.topology_file, c.boot.sets);
@@ -85,8 +87,7 @@ result<void> child_context::open(bool with_plugins) {
     o.allowed_keys = boot.curve->allowed;
   }
   o.codecs = types.codecs();
-  const char* shared = std::getenv("DI_SHARED_MEMORY");
-  o.segments = inherited_segments(boot, shared == nullptr || std::string_view{shared} != "off");
+  o.segments = inherited_segments(boot, shares_memory());
   o.peers = std::max(limits::peers_default, std::size_t{config.ep} + 8);
   DI_TRY(office, bus::make_post_office(std::move(o)));
   if (boot.trace_spans > 0)

@@ -10,10 +10,19 @@ namespace di::launch {
 
 child_set::~child_set() {
   for (auto& [name, c] : children_) {
-    loop_.forget(c->process.pidfd());
-    loop_.forget(c->process.err.get());
-    loop_.forget(c->process.status.get());
+    forget(*c);
+    c->process.signal(SIGKILL); // all at once; each is reaped below, and then its watch can end
   }
+  for (auto& [name, c] : children_) {
+    auto gone = std::move(c->process);
+  }
+}
+
+void child_set::forget(child& c) {
+  c.speaker.reset();
+  for (const int fd : {c.process.pidfd(), c.process.status.get(), c.process.err.get(),
+                       c.watch ? c.watch->fd() : -1})
+    loop_.forget(fd);
 }
 
 result<void> child_set::start(const child_spec& spec) {
@@ -25,12 +34,24 @@ result<void> child_set::start(const child_spec& spec) {
   options.with_status = true;
   options.terminal = spec.terminal;
   options.share_stdout = spec.share_stdout;
+  options.pipe_stdout = spec.pipe_stdout;
   options.more = spec.segments;
+  std::optional<life_page> page;
+  std::unique_ptr<life_watch> watch;
+  if (spec.life_page) {
+    DI_TRY(auto made, life_page::make("di-life"));
+    page.emplace(std::move(made));
+    options.life_page = page->fd();
+    DI_TRY(watch, life_watch::start(page->words()));
+  }
   DI_TRY(auto process, child_process::start(options));
-  auto owned = std::make_unique<child>(
-      child{spec.name, std::move(process), line_reader{}, line_reader{}, std::string{}});
+  auto owned = std::make_unique<child>(child{
+      spec.name, std::move(process), {}, std::move(page), std::move(watch), {}, {}, {}, false});
   child& c = *owned;
+  c.speaker = std::make_unique<child_speaker>(loop_, c.process.status.get());
   children_.emplace(spec.name, std::move(owned));
+  if (c.watch)
+    loop_.watch(c.watch->fd(), [this, &c] { certified(c); });
   loop_.watch(c.process.status.get(), [this, &c] { read_status(c); });
   loop_.watch(c.process.err.get(), [this, &c] { read_log(c); });
   loop_.watch(c.process.pidfd(), [this, name = spec.name] { ended(name); });
@@ -40,6 +61,32 @@ result<void> child_set::start(const child_spec& spec) {
 void child_set::signal(const std::string& name, int number) {
   if (const auto c = children_.find(name); c != children_.end())
     c->second->process.signal(number);
+}
+
+void child_set::tell(const std::string& name, const node_word& word, int descriptor) {
+  if (const auto c = children_.find(name); c != children_.end() && c->second->speaker)
+    c->second->speaker->send(word, descriptor);
+}
+
+void child_set::tell_ranks(const node_word& word, int descriptor) {
+  for (auto& [name, c] : children_)
+    if (c->page && c->speaker)
+      c->speaker->send(word, descriptor);
+}
+
+const life_words* child_set::words_of(const std::string& name) const {
+  const auto c = children_.find(name);
+  return c == children_.end() || !c->second->page ? nullptr : &c->second->page->words();
+}
+
+pid_t child_set::pid_of(const std::string& name) const {
+  const auto c = children_.find(name);
+  return c == children_.end() ? -1 : c->second->process.pid();
+}
+
+int child_set::pidfd_of(const std::string& name) const {
+  const auto c = children_.find(name);
+  return c == children_.end() ? -1 : c->second->process.pidfd();
 }
 
 void child_set::signal_all(int number) {
@@ -59,6 +106,7 @@ void child_set::read_status(child& c) {
       c.process.status.get(), [&](const std::string& line) { events_.status(c.name, line); });
   if (!open) {
     loop_.forget(c.process.status.get());
+    c.speaker.reset(); // before its descriptor
     c.process.status.reset();
   }
 }
@@ -75,6 +123,20 @@ void child_set::read_log(child& c) {
   }
 }
 
+void child_set::certified(child& c) {
+  loop_.forget(c.watch->fd());
+  if (!c.watch->dead())
+    return;
+  if (c.process.status) // it may have said why
+    read_status(c);
+  tell_lost(c, "death certificate: its robust mutex was given up by the kernel");
+}
+
+void child_set::tell_lost(child& c, const std::string& how) {
+  if (!std::exchange(c.lost, true) && events_.lost)
+    events_.lost(c.name, how);
+}
+
 void child_set::ended(const std::string& name) {
   const auto found = children_.find(name);
   if (found == children_.end())
@@ -89,10 +151,10 @@ void child_set::ended(const std::string& name) {
     read_status(c);
   if (c.process.err)
     read_log(c);
-  for (const int fd : {c.process.pidfd(), c.process.status.get(), c.process.err.get()})
-    loop_.forget(fd);
+  forget(c);
   const auto words = fmt::format("{} (pid {}): {}{}", name, c.process.pid(), to_string(*state),
                                  c.last_line.empty() ? "" : "; its last line: " + c.last_line);
+  tell_lost(c, to_string(*state));
   const auto owned = std::move(found->second);
   children_.erase(found);
   events_.exited(name, *state, words);

@@ -11,6 +11,7 @@
 #include <array>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 namespace di::launch {
 namespace {
@@ -72,6 +73,22 @@ result<run_identities> make_identities(const topology& t, const cluster_plan& pl
     ids.ranks.push_back(std::move(p));
   }
   return ids;
+}
+
+result<process_identity> next_life(const process_identity& before, bool tcp, const std::string& dir,
+                                   const std::string& name) {
+  if (!tcp)
+    return ipc_identity(dir, name);
+  auto p = before;
+  p.life = fresh_life();
+  return p;
+}
+
+void remove_sockets(const process_identity& p) {
+  constexpr std::string_view scheme = "ipc://";
+  for (const auto& endpoint : {p.control_endpoint, p.bulk_endpoint})
+    if (endpoint.starts_with(scheme))
+      ::unlink(endpoint.c_str() + scheme.size());
 }
 
 result<std::string> numeric_address(const std::string& host) {

@@ -36,6 +36,14 @@ struct run_identities {
 result<run_identities> make_identities(const topology& t, const cluster_plan& plan,
                                        const std::string& dir);
 
+/// The next life of a process: same ports and keys on tcp, fresh socket names on ipc.
+/// @param name  of its sockets, e.g. rank3 @errors limit_exceeded
+result<process_identity> next_life(const process_identity& before, bool tcp, const std::string& dir,
+                                   const std::string& name);
+
+/// Takes away the socket files of a process that has ended, if it had any.
+void remove_sockets(const process_identity& p);
+
 /// Numeric form of a host name or address, for binding. @errors not_found
 result<std::string> numeric_address(const std::string& host);
 

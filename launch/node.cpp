@@ -3,11 +3,10 @@
 #include "launch/node.hpp"
 
 #include "launch/boot.hpp"
-#include "launch/child_set.hpp"
 #include "launch/node_link.hpp"
 #include "launch/plan.hpp"
+#include "launch/rank_host.hpp"
 #include "launch/run_dir.hpp"
-#include "launch/segment_set.hpp"
 #include "launch/signals.hpp"
 
 #include <fmt/format.h>
@@ -43,13 +42,13 @@ constexpr std::chrono::seconds last_words_wait{2};
 class node_server {
 public:
   node_server(const node_options& options, node_voice& voice, run_dir dir)
-      : options_{options}, voice_{voice}, dir_{std::move(dir)}, children_{loop_, events()} {}
+      : options_{options}, voice_{voice}, dir_{std::move(dir)}, ranks_{loop_, events()} {}
 
   int run() {
     signal_source signals{loop_, [this](int number) { on_signal(number); }};
     loop_.watch(voice_.fd(), [this] { read_orders(); });
     const auto here = this_machine();
-    report({report_kind::hello, {}, {}, {}, here.host_name, here.cores});
+    report({report_kind::hello, {}, {}, {}, here.host_name, here.cores, {}, 0});
     loop_.run();
     return code_;
   }
@@ -57,13 +56,16 @@ public:
 private:
   child_events events() {
     return {[this](const std::string& child, const std::string& json) {
-              report({report_kind::status, child, json, {}, {}, 0});
+              report({report_kind::status, child, json});
             },
             [this](const std::string& child, const std::string& line) {
-              report({report_kind::log, child, line, {}, {}, 0});
+              report({report_kind::log, child, line});
+            },
+            [this](const std::string& child, const std::string& how) {
+              report({report_kind::lost, child, how});
             },
             [this](const std::string& child, exit_state state, const std::string& words) {
-              report({report_kind::exited, child, words, state, {}, 0});
+              report({report_kind::exited, child, words, state});
               leave_if_done();
             }};
   }
@@ -80,12 +82,11 @@ private:
         leave_if_done();
       });
     } else if (const auto n = voice_.take_dropped(); n > 0) {
-      report({report_kind::log,
-              {},
-              fmt::format("{} log lines dropped: the launcher is slow", n),
-              {},
-              {},
-              0});
+      report({
+          report_kind::log,
+          {},
+          fmt::format("{} log lines dropped: the launcher is slow", n),
+      });
     }
   }
 
@@ -93,7 +94,7 @@ private:
     const bool there = voice_.read([this](const std::string& line) {
       const auto order = parse_order(line);
       if (!order.ok())
-        return report({report_kind::failed, {}, order.error().render(), {}, {}, 0});
+        return report({report_kind::failed, {}, order.error().render()});
       obey(*order);
     });
     if (!there) {
@@ -119,24 +120,32 @@ private:
     case order_kind::leave:
       leaving_ = true;
       return leave_if_done();
+    case order_kind::tell:
+      return tell(order);
+    case order_kind::beat:
+      return report({report_kind::beat});
     }
   }
   void start(const node_order& order) {
     auto boot = parse_boot(order.boot);
     if (!boot.ok())
-      return report({report_kind::failed, order.name, boot.error().render(), {}, {}, 0});
+      return report({report_kind::failed, order.name, boot.error().render()});
     boot->run_dir = dir_.path();
     child_spec spec;
     spec.name = order.name;
     spec.argv = {options_.program, "child"};
     spec.argv.insert(spec.argv.end(), order.role.begin(), order.role.end());
-    spec.boot = to_json(*boot);
-    auto segments = segments_.descriptors_for(*boot);
-    if (!segments.ok())
-      return report({report_kind::failed, order.name, segments.error().render(), {}, {}, 0});
-    spec.segments = std::move(*segments);
-    if (const auto started = children_.start(spec); !started.ok())
-      report({report_kind::failed, order.name, started.error().render(), {}, {}, 0});
+    if (const auto started = ranks_.start_rank(std::move(spec), std::move(*boot)); !started.ok())
+      report({report_kind::failed, order.name, started.error().render()});
+  }
+  void tell(const node_order& order) {
+    const auto word = parse_node_word(order.boot);
+    if (!word.ok())
+      return report({report_kind::failed, {}, word.error().render()});
+    if (order.name.empty())
+      children_.tell_ranks(*word);
+    else
+      children_.tell(order.name, *word);
   }
   void leave_if_done() {
     if (!leaving_ || children_.running() > 0)
@@ -158,8 +167,8 @@ private:
   node_voice& voice_;
   run_dir dir_;
   poll_loop loop_;
-  child_set children_;
-  segment_set segments_;
+  rank_host ranks_;
+  child_set& children_ = ranks_.children();
   bool leaving_ = false;
   bool heard_ = true; ///< the launcher is there
   std::uint64_t retry_ = 0;
@@ -172,7 +181,7 @@ private:
 int serve_node(const node_options& options, node_voice& voice) {
   auto dir = run_dir::make();
   if (!dir.ok()) {
-    voice.write(to_json(node_report{report_kind::failed, {}, dir.error().render(), {}, {}, 0}),
+    voice.write(to_json(node_report{report_kind::failed, {}, dir.error().render()}),
                 line_worth::keep);
     return 3;
   }

@@ -11,8 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view order_names[] = {"start", "signal", "leave"};
-constexpr std::string_view report_names[] = {"hello", "status", "log", "exited", "failed"};
+constexpr std::string_view order_names[] = {"start", "signal", "leave", "tell", "beat"};
+constexpr std::string_view report_names[] = {"hello",  "status", "log",   "exited",
+                                             "failed", "lost",   "stuck", "beat"};
 
 template <std::size_t N>
 std::size_t index_of(const std::string_view (&names)[N], const std::string& word) {
@@ -51,13 +52,18 @@ result<node_order> parse_order(std::string_view line) {
 }
 
 std::string to_json(const node_report& r) {
-  return dump({{"report", std::string{report_names[static_cast<std::size_t>(r.kind)]}},
-               {"name", r.name},
-               {"text", r.text},
-               {"code", r.state.code},
-               {"signal", r.state.signal},
-               {"host", r.host},
-               {"cores", r.cores}});
+  json j{{"report", std::string{report_names[static_cast<std::size_t>(r.kind)]}},
+         {"name", r.name},
+         {"text", r.text},
+         {"code", r.state.code},
+         {"signal", r.state.signal},
+         {"host", r.host},
+         {"cores", r.cores}};
+  if (r.kind == report_kind::stuck) {
+    j["phase"] = r.phase;
+    j["stuck_ms"] = r.stuck_ms;
+  }
+  return dump(j);
 }
 
 result<node_report> parse_report(std::string_view line) {
@@ -66,10 +72,19 @@ result<node_report> parse_report(std::string_view line) {
     const auto kind = index_of(report_names, j.at("report").get<std::string>());
     if (kind == std::size(report_names))
       return fail(ec::bad_format, "unknown report {}", j.at("report").get<std::string>());
-    return node_report{
-        static_cast<report_kind>(kind),  j.at("name").get<std::string>(),
-        j.at("text").get<std::string>(), {j.at("code").get<int>(), j.at("signal").get<int>()},
-        j.at("host").get<std::string>(), j.at("cores").get<std::uint32_t>()};
+    node_report r{static_cast<report_kind>(kind),
+                  j.at("name").get<std::string>(),
+                  j.at("text").get<std::string>(),
+                  {j.at("code").get<int>(), j.at("signal").get<int>()},
+                  j.at("host").get<std::string>(),
+                  j.at("cores").get<std::uint32_t>(),
+                  {},
+                  0};
+    if (r.kind == report_kind::stuck) {
+      r.phase = j.at("phase").get<std::string>();
+      r.stuck_ms = j.at("stuck_ms").get<std::uint32_t>();
+    }
+    return r;
   } catch (const json::exception& e) {
     return fail(ec::bad_format, "report: {}", e.what());
   }

@@ -10,7 +10,9 @@
 #include "launch/cluster.hpp"
 #include "launch/memory_model.hpp"
 #include "launch/plan.hpp"
+#include "launch/segment_set.hpp"
 #include "messaging/base/log.hpp"
+#include "messaging/proto/directory.hpp"
 
 #include <fmt/format.h>
 
@@ -46,6 +48,10 @@ result<void> start(child_context& c, end_latch& latch) {
   s.steps.profile_ms = std::chrono::duration<double, std::milli>(c.config.profile).count();
   s.steps.snapshot_bytes = c.config.snapshot_bytes;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
+  if (c.life) {
+    s.rank_progress = &c.life->cells[0];
+    s.shard_progress = &c.life->cells[1];
+  }
   DI_TRY_VOID(actors::spawn_rank_serving(*c.system, weights, outline, s));
 
   actors::registrar_options r;
@@ -78,6 +84,29 @@ result<void> start(child_context& c, end_latch& latch) {
   return {};
 }
 
+/// What the node process tells a rank.
+void hear(child_context& c, const node_word& word, unique_fd descriptor) {
+  switch (word.kind) {
+  case node_word_kind::control_is: {
+    envelope mail; // the registrar routes to it
+    mail.to = c.prefix() + "/registrar";
+    mail.from = c.prefix();
+    mail.body = parcel::of(proto::control_moved{actors::to_process(word.peer)});
+    if (const auto sent = c.office->post(std::move(mail)); !sent.ok())
+      log::warn("control_moved_untold", {{"what", sent.error().what}});
+    return;
+  }
+  case node_word_kind::segment:
+    if (descriptor && shares_memory())
+      c.office->add_neighbour(word.life, descriptor.release());
+    return;
+  case node_word_kind::reaped:
+    return c.office->certify_death(word.life);
+  default:
+    return;
+  }
+}
+
 } // namespace
 
 int rank_process(child_context& c, end_latch& latch) {
@@ -88,7 +117,9 @@ int rank_process(child_context& c, end_latch& latch) {
       ::_exit(code);
     return code;
   }
-  const auto verdict = latch.wait([] {}); // draining is control's work
+  const auto verdict = latch.wait(
+      [] {}, // draining is control's work
+      [&c](const node_word& word, unique_fd descriptor) { hear(c, word, std::move(descriptor)); });
   if (!verdict.why.empty()) {
     log::error("rank_failed", {{"what", verdict.why}});
     report_status({status_kind::failed, {}, verdict.why});

@@ -58,7 +58,7 @@ private:
       if (report.ok())
         events_.report(node_, *report);
       else // ssh banners and the like
-        events_.report(node_, {report_kind::log, "", line, {}, {}, 0});
+        events_.report(node_, {report_kind::log, "", line});
     });
     if (!open) {
       loop_.forget(process_.out.get());
@@ -69,7 +69,7 @@ private:
     const bool open = noise_.read(process_.err.get(), [this](const std::string& line) {
       if (!line.empty())
         last_line_ = line;
-      events_.report(node_, {report_kind::log, "", line, {}, {}, 0});
+      events_.report(node_, {report_kind::log, "", line});
     });
     if (!open) {
       loop_.forget(process_.err.get());

@@ -7,7 +7,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <fcntl.h>
+#include <string_view>
 #include <unistd.h>
 
 namespace di::launch {
@@ -30,6 +32,11 @@ result<std::vector<int>> segment_set::descriptors_for(const boot_config& boot) {
     out.push_back(life == boot.life ? at->second.writer.get() : at->second.reader.get());
   }
   return out;
+}
+
+bool shares_memory() {
+  const char* shared = std::getenv("DI_SHARED_MEMORY");
+  return shared == nullptr || std::string_view{shared} != "off";
 }
 
 bus::segment_options inherited_segments(const boot_config& boot, bool wanted) {

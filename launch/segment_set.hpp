@@ -19,9 +19,19 @@ public:
   /// @errors io_error, bad_argument (size)
   result<std::vector<int>> descriptors_for(const boot_config& boot);
 
+  bool has(incarnation life) const { return made_.contains(life); }
+  /// For neighbours that run already. @pre has(life)
+  int reader_of(incarnation life) const { return made_.at(life).reader.get(); }
+  /// The life has ended: its descriptors are closed. Memory goes when its last reader lets go.
+  void forget(incarnation life) { made_.erase(life); }
+  std::size_t size() const noexcept { return made_.size(); }
+
 private:
   std::map<incarnation, bus::segment_files> made_;
 };
+
+/// In the child: whether DI_SHARED_MEMORY leaves it on.
+bool shares_memory();
 
 /// In the child: takes over the descriptors from segments_fd on. `wanted`: false closes them.
 /// @pre called once

@@ -207,6 +207,10 @@ void office::certify_death(incarnation life) {
   readers_.forget(life);
 }
 
+void office::add_neighbour(incarnation life, int reader) {
+  readers_.add(life, owned_fd{reader});
+}
+
 void office::retire(incarnation life) {
   readers_.forget(life);
   if (!retired_.insert(life).second)

@@ -35,6 +35,7 @@ public:
   void remove_route(const address& prefix, const error& reason) override;
   std::vector<peer> routes() const override;
   void certify_death(incarnation life) override;
+  void add_neighbour(incarnation life, int reader) override;
   result<void> post(envelope mail) override;
   std::uint64_t number() override { return next_number_.fetch_add(1); }
   result<void> watch(const address& path, const address& watcher) override;

@@ -87,6 +87,9 @@ public:
   /// A process that read this one's segment is dead for certain (its node process has reaped it):
   /// what it held may be used again. A lost link or a removed route is no such certainty.
   virtual void certify_death(incarnation /*life*/) {}
+  /// A neighbour's segment that was made after this office had started. Its owner uses it for mail
+  /// to this process once their link is made anew. @param reader  read-only, taken over
+  virtual void add_neighbour(incarnation /*life*/, int /*reader*/) {}
   virtual std::vector<peer> routes() const = 0;
 
   /// Sends. Requests need a deadline and a fresh number(). If post() fails nothing was sent and

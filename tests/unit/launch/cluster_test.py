@@ -76,27 +76,80 @@ class ClusterTest(unittest.TestCase):
             self.assertEqual(out, "answer\n" if code == 0 else "")
             self.clean(run)
 
-    def test_ends_with_3_and_the_reason_when_a_rank_is_killed(self):
-        for topology in (LOCAL4, TWO_NODES):
-            run = Run("", topology)
-            run.all_started()
+    def formed(self, act, topology=LOCAL4, sets=()):
+        run = Run(act, topology, sets)
+        run.until(lambda r: "all 5 processes are ready" in r.text)
+        run.all_started()
+        return run
+
+    def test_tells_control_of_a_dead_rank_and_ends_when_control_gives_up(self):
+        for topology, node in (LOCAL4, 0), (TWO_NODES, 1):
+            run = self.formed("control=quit:nobody is left", topology)
             began = time.monotonic()
             os.kill(run.pids["rank 3"], signal.SIGKILL)
             code, _, last = run.finish()
             self.assertLess(time.monotonic() - began, 2.0)
-            self.assertEqual(code, 3)
-            self.assertRegex(last, r"^dilaunch: rank 3 \(pid \d+\): killed by signal 9 \(Killed\)")
+            self.assertEqual((code, last), (3, "dilaunch: control: nobody is left (exit code 3)"))
+            lost = run.text.find(f"heard rank_lost node {node} rank 3")
+            exited = run.text.find(f"heard rank_exited node {node} rank 3 signal 9")
+            self.assertTrue(0 < lost < exited, run.text)
+            self.assertRegex(run.text, r"rank 3 \(pid \d+\): killed by signal 9 \(Killed\)")
             self.clean(run)
 
+    def test_starts_a_dead_rank_again_when_control_says_so(self):
+        for topology in (LOCAL4, TWO_NODES):
+            run = self.formed("control=keep:4", topology)
+            pids = dict(run.pids)
+            for life in range(2, 6):
+                os.kill(run.pids["rank 3"], signal.SIGKILL)
+                if life < 5:
+                    run.until(lambda r: f"rank 3 starts again, life {life} of it" in r.text and len(re.findall(r"\[rank 3\] pid", r.text)) == life)
+            code, _, last = run.finish()
+            self.assertEqual(code, 0, last)
+            self.assertEqual(run.pids["rank 0"], pids["rank 0"])
+            self.assertNotEqual(run.pids["rank 3"], pids["rank 3"])
+            self.clean(run)
+
+    def test_starts_control_again_and_tells_the_ranks_that_live(self):
+        run = self.formed("control=tell", TWO_NODES)
+        os.kill(run.pids["rank 1"], signal.SIGKILL)
+        run.until(lambda r: "rank 1 signal 9" in r.text)
+        for life in range(2, 5):
+            os.kill(run.pids["control"], signal.SIGKILL)
+            run.until(lambda r: f"recovering lives {life - 1} ranks 0 2 3" in r.text)
+        os.kill(run.pids["control"], signal.SIGKILL)
+        code, _, last = run.finish()
+        self.assertEqual(code, 3)
+        self.assertRegex(last, r"control \(pid \d+\): killed by signal 9 .*; it was the 4th time in 10 min")
+        self.clean(run)
+
+    def test_a_lost_node_is_the_loss_of_its_ranks(self):
+        run = self.formed("control=tell", TWO_NODES)
+        os.kill(self.node_of(run), signal.SIGKILL)
+        run.until(lambda r: "rank 3 signal 9" in r.text)
+        self.assertIn("heard node_lost node 1", run.text)
+        for rank in (2, 3):
+            self.assertIn(f"heard rank_lost node 1 rank {rank}", run.text)
+        self.assertTrue(alive(run.pids["rank 0"]) and alive(run.pids["rank 1"]))
+        run.p.send_signal(signal.SIGTERM)
+        run.p.send_signal(signal.SIGTERM)
+        run.finish()
+        self.clean(run)
+
+    def node_of(self, run):
+        pids = subprocess.run(["pgrep", "-P", str(run.p.pid)], capture_output=True, text=True).stdout.split()
+        node = [int(p) for p in pids if b"node\0--index" in open(f"/proc/{p}/cmdline", "rb").read()]
+        self.assertEqual(len(node), 1)
+        return node[0]
+
     def test_ends_within_2_s_although_a_rank_ignores_signals(self):
-        run = Run("rank 0=stubborn")
-        run.all_started()
+        run = self.formed("rank 0=stubborn,control=quit:it is over")
         began = time.monotonic()
         os.kill(run.pids["rank 2"], signal.SIGKILL)
         code, _, last = run.finish()
         self.assertLess(time.monotonic() - began, 2.0)
         self.assertEqual(code, 3)
-        self.assertIn("rank 2", last)
+        self.assertIn("it is over", last)
         self.clean(run)
 
     def test_repeats_what_a_failing_process_said(self):
@@ -106,11 +159,11 @@ class ClusterTest(unittest.TestCase):
         self.clean(run)
 
     def test_reports_a_crash_and_an_unexpected_end(self):
-        run = Run("rank 1=segv")
+        run = Run("rank 0=mute,rank 1=segv")
         code, _, last = run.finish()
         self.assertEqual(code, 3)
         self.assertIn("killed by signal 11", last)
-        run = Run("rank 2=exit0")
+        run = Run("rank 0=mute,rank 2=exit0")
         code, _, last = run.finish()
         self.assertEqual(code, 3)
         self.assertRegex(last, r"rank 2 \(pid \d+\): exit code 0")
@@ -157,12 +210,9 @@ class ClusterTest(unittest.TestCase):
         self.clean(run)
 
     def test_ends_when_a_node_process_is_killed(self):
-        run = Run("", TWO_NODES)
+        run = Run("rank 0=deaf", TWO_NODES)  # before all are ready
         run.all_started()
-        pids = subprocess.run(["pgrep", "-P", str(run.p.pid)], capture_output=True, text=True).stdout.split()
-        node = [int(p) for p in pids if b"node\0--index" in open(f"/proc/{p}/cmdline", "rb").read()]
-        self.assertEqual(len(node), 1)
-        os.kill(node[0], signal.SIGKILL)
+        os.kill(self.node_of(run), signal.SIGKILL)
         code, _, last = run.finish(20)
         self.assertEqual(code, 3)
         self.assertIn("node process 1", last)
@@ -216,15 +266,15 @@ class ClusterTest(unittest.TestCase):
         return subprocess.Popen([FAKE, "agent", run.token], env=env, stderr=subprocess.PIPE, text=True)
 
     def test_takes_agents_as_nodes(self):
-        run = Run("", TWO_NODES, ["cluster.launcher=agent"])
+        run = Run("control=quit:over", TWO_NODES, ["cluster.launcher=agent"])
         agent = self.agent(run)  # it may come before the token does
         run.all_started()
         self.assertEqual(os.stat(run.token).st_mode & 0o777, 0o600)
         run.until(lambda r: "all 5 processes are ready" in r.text)
-        os.kill(run.pids["control"], signal.SIGKILL)
+        os.kill(run.pids["rank 3"], signal.SIGKILL)
         code, _, last = run.finish()
         self.assertEqual(code, 3)
-        self.assertIn("control (pid", last)
+        self.assertIn("control: over", last)
         _, err = agent.communicate(timeout=30)
         self.assertEqual((agent.returncode, err), (0, ""))
         self.assertFalse(os.path.exists(run.token))
@@ -249,15 +299,16 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(agent.returncode, 0)
         self.clean(run)
 
-    def test_ends_when_an_agent_is_killed_and_ends_agents_when_the_launcher_is(self):
-        run = Run("", TWO_NODES, ["cluster.launcher=agent"])
+    def test_tells_of_a_killed_agent_and_ends_agents_when_the_launcher_is(self):
+        run = Run("control=quit:over", TWO_NODES, ["cluster.launcher=agent"])
         agent = self.agent(run)
-        run.all_started()
+        run.until(lambda r: "all 5 processes are ready" in r.text)
         agent.kill()
         agent.communicate()
         code, _, last = run.finish(30)
         self.assertEqual(code, 3)
-        self.assertRegex(last, r"agent of node 1|rank [23]")
+        self.assertIn("control: over", last)
+        self.assertIn("heard rank_lost node 1", run.text)
         self.clean(run)
         run = Run("", TWO_NODES, ["cluster.launcher=agent"])
         agent = self.agent(run)

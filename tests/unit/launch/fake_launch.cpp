@@ -3,7 +3,9 @@
 // DI_FAKE tells: "control=done,rank 1=exit7". Tests of processes, signals and ends use it.
 #include "launch/agent.hpp"
 #include "launch/boot.hpp"
+#include "launch/child_link.hpp"
 #include "launch/cluster.hpp"
+#include "launch/life_page.hpp"
 #include "launch/node.hpp"
 #include "launch/process.hpp"
 
@@ -32,6 +34,37 @@ std::string behaviour(const std::string& name) {
     ::pause();
 }
 
+/// Stands in for KEEPER. `keep:N`: starts dead ranks again, is done when N have started. `quit:W`:
+/// gives up with W when a rank has ended. `tell`: only repeats what it hears.
+[[noreturn]] void keep(const std::string& act) {
+  const auto wanted = act.starts_with("keep:") ? std::atoi(act.c_str() + 5) : -1;
+  int started = 0;
+  poll_loop loop;
+  const node_listener link{loop, [&](const node_word& w, unique_fd) {
+                             const auto json = to_json(w);
+                             const auto at = json.find("\"word\":\"") + 8;
+                             std::cerr << "heard " << json.substr(at, json.find('"', at) - at)
+                                       << " node " << w.node << " rank " << w.rank << " signal "
+                                       << w.state.signal << ": " << w.what << std::endl;
+                             if (w.kind == node_word_kind::rank_exited
+                                 && act.starts_with("quit:")) {
+                               report_status({status_kind::failed, {}, act.substr(5)});
+                               ::_exit(3);
+                             }
+                             if (w.kind == node_word_kind::rank_exited && wanted >= 0) {
+                               child_word order;
+                               order.rank = w.rank;
+                               order.node = w.node;
+                               order.number = 7;
+                               tell_node(order);
+                             }
+                             if (w.kind == node_word_kind::rank_started && ++started == wanted)
+                               ::_exit(0);
+                           }};
+  loop.run();
+  ::_exit(1);
+}
+
 int child(const std::string& role, const std::string& index) {
   const auto name = role == "control" ? role : role + " " + index;
   const auto act = behaviour(name);
@@ -39,7 +72,15 @@ int child(const std::string& role, const std::string& index) {
     for (const int number : {SIGTERM, SIGINT})
       ::signal(number, SIG_IGN);
   const auto boot = parse_boot(read_all(boot_fd, 1U << 20U).value()).value();
+  if (boot.life_page)
+    (void)hold_life();
   std::cerr << "pid " << ::getpid() << " run_dir " << boot.run_dir << std::endl;
+  if (boot.recovering) {
+    std::string ranks;
+    for (const auto& r : boot.recovering->ranks)
+      ranks += fmt::format(" {}", r.rank);
+    std::cerr << "recovering lives " << boot.recovering->lives << " ranks" << ranks << std::endl;
+  }
   const auto say = [](const child_status& s) { (void)write_all(status_fd, to_json(s) + "\n"); };
   if (act == "mute")
     wait_for_signal();
@@ -57,6 +98,8 @@ int child(const std::string& role, const std::string& index) {
     return std::atoi(act.c_str() + 4);
   if (act == "segv")
     ::raise(SIGSEGV);
+  if (act == "tell" || act.starts_with("keep:") || act.starts_with("quit:"))
+    keep(act);
   if (act == "print") {
     std::cout << "answer" << std::endl;
     return 0;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control process in a run: its start, its lives, what it hears and what it orders.
+#include "launch/cluster_run.hpp"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+namespace di::launch {
+namespace {
+
+using clock = poll_loop::clock;
+
+/// Lives of control that may end by a signal within the span.
+constexpr std::size_t control_deaths_max = 3;
+constexpr std::chrono::minutes control_deaths_span{10};
+
+} // namespace
+
+void cluster::start_control() {
+  auto boot = boot_for(process_role::control, 0, ids_.control);
+  boot.batch = o_.batch;
+  if (control_lives_ > 0)
+    boot.recovering = recovering();
+  ++control_lives_;
+  child_spec spec;
+  spec.name = "control";
+  spec.argv = {o_.program, "child", "control", "0"};
+  spec.boot = to_json(boot);
+  spec.terminal = o_.batch.progress ? STDERR_FILENO : -1;
+  spec.share_stdout = true;
+  if (const auto started = host_.start_other(spec); !started.ok())
+    end(exit_gave_up, fmt::format("{}: {}", spec.name, started.error().what));
+}
+
+recovering_boot cluster::recovering() const {
+  recovering_boot r;
+  r.lives = control_lives_;
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (ranks_[rank].running && !ranks_[rank].lost)
+      r.ranks.push_back({rank, o_.plan.ranks[rank].node, ranks_[rank].id.life, ranks_[rank].ready});
+  return r;
+}
+
+void cluster::on_control_exit(exit_state state, const std::string& reason) {
+  control_.reset();
+  remove_sockets(ids_.control);
+  const bool clean = state.signal == 0
+                     && (state.code == exit_done || state.code == exit_usage
+                         || state.code == exit_check_failed || state.code == exit_requests_failed);
+  if (clean && first_cause_.empty())
+    return end(state.code, state.code == exit_done || state.code == exit_requests_failed
+                               ? std::string{}
+                               : reason);
+  if (!formed_)
+    return death_at_start(state, reason);
+  if (state.signal == 0 || draining_)
+    return end(exit_gave_up, reason);
+  restart_control(reason);
+}
+
+void cluster::restart_control(const std::string& reason) {
+  const auto now = clock::now();
+  while (!control_deaths_.empty() && control_deaths_.front() + control_deaths_span < now)
+    control_deaths_.pop_front();
+  control_deaths_.push_back(now);
+  if (control_deaths_.size() > control_deaths_max)
+    return end(exit_gave_up,
+               fmt::format("{}; it was the {}th time in 10 min", reason, control_deaths_.size()));
+  auto id = next_life(ids_.control, o_.plan.tcp, dir_.path(), "control0");
+  if (!id.ok())
+    return end(exit_gave_up, fmt::format("{}; {}", reason, id.error().what));
+  ids_.control = std::move(*id);
+  log_.note(fmt::format("{}; starting it again", reason));
+  start_control();
+}
+
+void cluster::control_bound(const bus::peer& self) {
+  control_ = self;
+  if (control_lives_ > 1) {
+    node_word word;
+    word.kind = node_word_kind::control_is;
+    word.peer = self;
+    children_.tell_ranks(word);
+    for (auto& [node, remote] : remotes_)
+      remote->send({order_kind::tell, {}, {}, to_json(word), 0});
+  }
+  start_ranks();
+}
+
+void cluster::tell_control(const node_word& word) {
+  children_.tell("control", word);
+}
+
+void cluster::on_word(const child_word& word) {
+  if (ending_)
+    return;
+  switch (word.kind) {
+  case child_word_kind::start_rank:
+    return start_again(word);
+  case child_word_kind::kill_rank:
+    return kill_rank(word);
+  case child_word_kind::admin_reply:
+    return;
+  }
+}
+
+} // namespace di::launch

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of one run, for cluster*.cpp only: who runs, in which life, and what is owed to whom.
+#pragma once
+
+#include "launch/agent_host.hpp"
+#include "launch/cluster.hpp"
+#include "launch/cluster_log.hpp"
+#include "launch/endpoints.hpp"
+#include "launch/node_link.hpp"
+#include "launch/rank_host.hpp"
+#include "launch/remote.hpp"
+#include "launch/run_dir.hpp"
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace di::launch {
+
+/// One rank through all its lives.
+struct rank_lives {
+  process_identity id;  ///< of the life that runs, or ran last
+  bool running = false; ///< started and not reaped
+  bool ready = false;   ///< it has joined once
+  bool lost = false;    ///< certified dead
+  std::uint32_t started = 0;
+};
+
+/// What goes on between first process and last. One thread, one loop.
+///
+/// Before all processes are ready once, any death ends the run with its reason. Afterwards a death
+/// of a rank or of a node is a fact for the control process, and the run goes on until that says it
+/// is over; a control process that is killed starts again within its budget.
+class cluster {
+public:
+  cluster(cluster_options options, run_dir dir, run_identities ids, cluster_log& log);
+  int run();
+
+private:
+  // cluster.cpp: the run as a whole
+  void on_status(const std::string& child, const std::string& json);
+  void on_lost(const std::string& child, const std::string& how);
+  void on_exit(const std::string& child, exit_state state, const std::string& words);
+  void death_at_start(exit_state state, const std::string& reason);
+  void on_signal(int number);
+  void end(int code, std::string reason);
+  void order_all(int number);
+  void stop_if_empty();
+  void late();
+
+  // cluster_control.cpp: the control process, in all its lives
+  void start_control();
+  void on_control_exit(exit_state state, const std::string& reason);
+  void restart_control(const std::string& reason);
+  void control_bound(const bus::peer& self);
+  void tell_control(const node_word& word);
+  void on_word(const child_word& word);
+  recovering_boot recovering() const;
+
+  // cluster_ranks.cpp: ranks and their nodes
+  child_events local_events();
+  remote_events far_events();
+  void start_nodes();
+  void await_agents();
+  void start_ranks();
+  result<void> start_rank(std::uint32_t rank);
+  void start_again(const child_word& order);
+  void kill_rank(const child_word& order);
+  result<void> fresh_life(std::uint32_t rank);
+  boot_config boot_for(process_role role, std::uint32_t index, const process_identity& id) const;
+  void rank_lost(std::uint32_t rank, const std::string& how);
+  void rank_exited(std::uint32_t rank, exit_state state, const std::string& words);
+  void rank_stuck(std::uint32_t rank, const std::string& phase, std::uint32_t stuck_ms,
+                  const std::string& what);
+  node_word about(node_word_kind kind, std::uint32_t rank) const;
+  void take_cores(std::uint32_t node, std::uint32_t cores);
+  void on_report(std::uint32_t node, const node_report& r);
+  void on_node_lost(std::uint32_t node, const std::string& words);
+  std::optional<std::uint32_t> rank_of(const std::string& child) const;
+
+  cluster_options o_;
+  run_dir dir_;
+  run_identities ids_;
+  cluster_log& log_;
+  poll_loop loop_;
+  rank_host host_;
+  child_set& children_;
+  std::unique_ptr<agent_host> agents_;
+  std::map<std::uint32_t, std::unique_ptr<remote_node>> remotes_;
+  std::set<std::uint32_t> greeted_; ///< node processes that are there
+  std::vector<rank_lives> ranks_;
+  std::set<std::string> not_ready_;         ///< of the first lives
+  std::map<std::string, std::string> said_; ///< why a child said it ends
+  std::optional<bus::peer> control_;
+  std::uint32_t control_lives_ = 0;
+  std::deque<poll_loop::clock::time_point> control_deaths_;
+  bool ranks_started_ = false;
+  bool formed_ = false; ///< all processes were ready once
+
+  bool ending_ = false, draining_ = false, cause_certain_ = false;
+  int code_ = exit_done;
+  std::string reason_;
+  std::string first_cause_;
+  std::string unanswered_; ///< how many prompts, as control said
+};
+
+std::string rank_name(std::uint32_t rank);
+
+} // namespace di::launch
