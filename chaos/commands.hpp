@@ -17,4 +17,7 @@ std::function<int(const std::string& ranks)> add_cost_options(CLI::App& sim);
 /// sim: the production cores on a virtual clock.
 void add_sim_commands(CLI::App& app, int& exit_code);
 
+/// run, check: fault plans on real processes.
+void add_plan_commands(CLI::App& app, int& exit_code);
+
 } // namespace di::chaos

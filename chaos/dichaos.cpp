@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   app.footer("Exit codes: 0 everything held, 2 bad arguments, 3 could not run, 4 an invariant did "
              "not hold.");
   app.require_subcommand(1);
+  di::chaos::add_plan_commands(app, exit_code);
   di::chaos::add_sim_commands(app, exit_code);
   try {
     app.parse(argc, argv);

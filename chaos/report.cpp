@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chaos/report.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace di::chaos {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+double rounded(double value) {
+  return std::round(value * 1000.0) / 1000.0;
+}
+
+json to_json(const quantiles& q) {
+  return {{"streams", q.count},
+          {"p50_ms", rounded(q.p50)},
+          {"p99_ms", rounded(q.p99)},
+          {"max_ms", rounded(q.max)}};
+}
+
+json optional_ms(const std::optional<double>& ms) {
+  return ms ? json(rounded(*ms)) : json(nullptr);
+}
+
+json to_json(const aftermath& a) {
+  return {{"fault", a.fault.what},
+          {"ranks", a.fault.ranks},
+          {"detect_ms", optional_ms(a.detect_ms)},
+          {"commit_ms", optional_ms(a.commit_ms)},
+          {"repair_ms", optional_ms(a.repair_ms)},
+          {"rejoin_ms", optional_ms(a.rejoin_ms)},
+          {"control_back_ms", optional_ms(a.control_back_ms)},
+          {"pause",
+           {{"survivor", to_json(a.pause.survivor)},
+            {"victim", to_json(a.pause.victim)},
+            {"new", to_json(a.pause.fresh)}}}};
+}
+
+std::string shown(const std::optional<double>& ms) {
+  return ms ? fmt::format("{:.1f}", *ms) : std::string{"-"};
+}
+
+std::string shown(const quantiles& q) {
+  return q.count == 0 ? std::string{"-"}
+                      : fmt::format("{:.0f} / {:.0f} / {:.0f}", q.p50, q.p99, q.max);
+}
+
+/// A published figure and where ours stands.
+struct anchor {
+  std::string_view what, published, target;
+};
+
+constexpr std::array<anchor, 6> anchors{{
+    {"detection of a crash", "TRT-LLM 1-5 s, vLLM 9-30 s, Mooncake 10 s", "p99 <= 20 ms"},
+    {"detection of a hang", "TRT-LLM 1 s (least tested), 5 s by default", "p99 <= 400 ms"},
+    {"fault to committed view", "Mooncake 30 s window, vLLM 26 s for a command", "<= 50 ms"},
+    {"pause of survivors' requests", "Tarragon 0.3-0.4 s, EEP 11 s, vLLM 57 s",
+     "p50 <= 150 ms, p99 <= 300 ms"},
+    {"pause of the victim's requests", "Dynamo re-prefills, not published", "p99 <= 600 ms"},
+    {"failed requests", "vLLM: all in flight; SGLang: the victim's", "0"},
+}};
+
+} // namespace
+
+std::string to_json(const report_facts& facts, const verdict& v) {
+  json faults = json::array();
+  for (const aftermath& a : v.faults)
+    faults.push_back(to_json(a));
+  const json all = {{"plan", facts.plan},
+                    {"covers", facts.covers},
+                    {"topology", facts.topology},
+                    {"ranks", facts.ranks},
+                    {"seed", facts.seed},
+                    {"commit", facts.commit},
+                    {"machine", facts.machine},
+                    {"held", v.held},
+                    {"broken", v.broken},
+                    {"requests",
+                     {{"all", v.requests},
+                      {"failed", v.failed},
+                      {"resumed", v.resumed},
+                      {"byte_equal", v.identical},
+                      {"notes", v.failures}}},
+                    {"tokens",
+                     {{"lost", v.tokens_lost},
+                      {"doubled", v.tokens_doubled},
+                      {"reordered", v.tokens_reordered},
+                      {"changed", v.tokens_changed}}},
+                    {"views",
+                     {{"after_first", v.views},
+                      {"expelled", v.expelled},
+                      {"joined", v.joined},
+                      {"members_at_end", v.members},
+                      {"false_expulsions", v.false_expulsions}}},
+                    {"faults", faults},
+                    {"gap_p50_ms", rounded(v.gap_p50_ms)},
+                    {"tokens_per_s",
+                     {{"undisturbed", rounded(v.reference_tokens_per_s)},
+                      {"disturbed", rounded(v.run_tokens_per_s)}}},
+                    {"leaks", v.leaks},
+                    {"descriptor_growth", v.descriptor_growth}};
+  return all.dump(2) + "\n";
+}
+
+std::string to_text(const report_facts& facts, const verdict& v) {
+  std::string out = fmt::format("{} on {} ({} ranks, seed {}): {}\n", facts.plan, facts.topology,
+                                facts.ranks, facts.seed, v.held ? "held" : "BROKEN");
+  for (const std::string& b : v.broken)
+    out += fmt::format("  broken: {}\n", b);
+  for (const std::string& f : v.failures)
+    out += fmt::format("  note: {}\n", f);
+  out += fmt::format(
+      "  requests {}, failed {}, resumed {}, byte-equal {}; tokens lost {}, doubled {}, reordered "
+      "{}, changed {}\n",
+      v.requests, v.failed, v.resumed, v.identical, v.tokens_lost, v.tokens_doubled,
+      v.tokens_reordered, v.tokens_changed);
+  out += fmt::format("  views after the first {}, expelled {} (wrongly {}), joined {}, members at "
+                     "the end {}\n",
+                     v.views, v.expelled, v.false_expulsions, v.joined, v.members);
+  out +=
+      fmt::format("  median token gap before faults {:.2f} ms; tokens/s {:.0f} disturbed, {:.0f} "
+                  "undisturbed\n",
+                  v.gap_p50_ms, v.run_tokens_per_s, v.reference_tokens_per_s);
+  for (const aftermath& a : v.faults) {
+    out +=
+        fmt::format("  {}: detect {} ms, commit {}, repair {}, rejoin {}", a.fault.what,
+                    shown(a.detect_ms), shown(a.commit_ms), shown(a.repair_ms), shown(a.rejoin_ms));
+    if (a.fault.control)
+      out += fmt::format(", control back {}", shown(a.control_back_ms));
+    out += fmt::format("\n    pause p50 / p99 / max [ms]: survivors {}, victims {}, new {}\n",
+                       shown(a.pause.survivor), shown(a.pause.victim), shown(a.pause.fresh));
+  }
+  for (const std::string& d : v.descriptor_growth)
+    out += fmt::format("  descriptors grew: {}\n", d);
+  if (v.leaks.empty())
+    out += "  nothing was left behind\n";
+  return out;
+}
+
+std::string peers_table(const std::vector<verdict>& all) {
+  std::vector<double> crash, hang, commit, survivors, victims;
+  std::size_t failed = 0;
+  for (const verdict& v : all) {
+    failed += v.failed;
+    for (const aftermath& a : v.faults) {
+      const bool kills = a.fault.kind == fault_kind::kill || a.fault.kind == fault_kind::crash;
+      const bool stops = a.fault.kind == fault_kind::stop;
+      if (a.fault.ranks.empty() || (!kills && !stops))
+        continue;
+      if (a.detect_ms)
+        (kills ? crash : hang).push_back(*a.detect_ms);
+      if (a.commit_ms)
+        commit.push_back(*a.commit_ms);
+      if (kills && a.pause.survivor.count > 0) {
+        survivors.push_back(a.pause.survivor.p50);
+        survivors.push_back(a.pause.survivor.p99);
+      }
+      if (kills && a.pause.victim.count > 0)
+        victims.push_back(a.pause.victim.p99);
+    }
+  }
+  const auto ms = [](const std::vector<double>& values) {
+    const quantiles q = quantiles_of(values);
+    return q.count == 0
+               ? std::string{"-"}
+               : fmt::format("p50 {:.1f} ms, p99 {:.1f} ms ({} faults)", q.p50, q.p99, q.count);
+  };
+  const std::array<std::string, 6> ours = {ms(crash),     ms(hang),    ms(commit),
+                                           ms(survivors), ms(victims), std::to_string(failed)};
+  std::string out = "| what | here | target | published by others (32 GPUs and more) |\n"
+                    "|---|---|---|---|\n";
+  for (std::size_t i = 0; i < anchors.size(); ++i)
+    out += fmt::format("| {} | {} | {} | {} |\n", anchors[i].what, ours[i], anchors[i].target,
+                       anchors[i].published);
+  return out;
+}
+
+} // namespace di::chaos

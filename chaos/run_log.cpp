@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chaos/run_log.hpp"
+
+#include <charconv>
+
+namespace di::chaos {
+namespace {
+
+std::string_view next_word(std::string_view& text) {
+  while (text.starts_with(' '))
+    text.remove_prefix(1);
+  const std::size_t end = std::min(text.find(' '), text.size());
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(end);
+  return word;
+}
+
+/// The value of a pair; `text` begins behind the equals sign.
+std::string take_value(std::string_view& text) {
+  if (!text.starts_with('"'))
+    return std::string{next_word(text)};
+  text.remove_prefix(1);
+  std::string out;
+  while (!text.empty() && text.front() != '"') {
+    if (text.front() == '\\' && text.size() > 1) {
+      text.remove_prefix(1);
+      out += text.front() == 'n' ? '\n' : text.front();
+    } else {
+      out += text.front();
+    }
+    text.remove_prefix(1);
+  }
+  if (!text.empty())
+    text.remove_prefix(1);
+  return out;
+}
+
+std::optional<std::uint64_t> number_before(std::string_view text, std::string_view mark) {
+  const std::size_t end = text.find(mark);
+  if (end == std::string_view::npos)
+    return std::nullopt;
+  std::size_t begin = end;
+  while (begin > 0 && text[begin - 1] >= '0' && text[begin - 1] <= '9')
+    --begin;
+  std::uint64_t n = 0;
+  const auto [stop, wrong] = std::from_chars(text.data() + begin, text.data() + end, n);
+  return wrong == std::errc{} && stop == text.data() + end ? std::optional{n} : std::nullopt;
+}
+
+} // namespace
+
+std::string_view log_event::field(std::string_view key) const {
+  const auto at = fields.find(key);
+  return at == fields.end() ? std::string_view{} : std::string_view{at->second};
+}
+
+std::optional<std::int64_t> log_event::number(std::string_view key) const {
+  const std::string_view text = field(key);
+  std::int64_t n = 0;
+  const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (text.empty() || wrong != std::errc{} || end != text.data() + text.size())
+    return std::nullopt;
+  return n;
+}
+
+std::optional<log_event> parse_log_line(std::string_view line) {
+  if (line.starts_with('[')) {
+    const std::size_t end = line.find("] ");
+    if (end == std::string_view::npos)
+      return std::nullopt;
+    line.remove_prefix(end + 2);
+  }
+  const std::string_view time = next_word(line);
+  if (time.size() < 20 || time[10] != 'T' || !time.ends_with('Z'))
+    return std::nullopt;
+  log_event e;
+  e.level = next_word(line);
+  e.process = next_word(line);
+  e.name = next_word(line);
+  if (e.name.empty())
+    return std::nullopt;
+  while (true) {
+    while (line.starts_with(' '))
+      line.remove_prefix(1);
+    const std::size_t eq = line.find('=');
+    if (eq == std::string_view::npos)
+      break;
+    std::string key{line.substr(0, eq)};
+    line.remove_prefix(eq + 1);
+    e.fields.insert_or_assign(std::move(key), take_value(line));
+  }
+  e.mono_us = e.number("mono_us").value_or(0);
+  return e;
+}
+
+std::optional<std::uint64_t> progress_tokens(const log_event& e) {
+  return number_before(e.field("text"), " tokens,");
+}
+
+std::optional<std::uint64_t> progress_finished(const log_event& e) {
+  return number_before(e.field("text"), "/");
+}
+
+} // namespace di::chaos

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chaos/verdict.hpp"
+
+#include "chaos/pauses.hpp"
+#include "chaos/view_history.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace di::chaos {
+namespace {
+
+constexpr std::size_t failures_shown = 8;
+
+void expect(verdict& v, bool held, std::string what) {
+  if (held)
+    return;
+  v.held = false;
+  v.broken.push_back(std::move(what));
+}
+
+/// Sorts the difference of two token lists into kinds; what is neither lost, doubled nor moved is
+/// changed.
+void compare_tokens(const stream& want, const stream& have, verdict& v) {
+  if (want.ids == have.ids)
+    return;
+  if (have.ids.size() < want.ids.size()
+      && std::equal(have.ids.begin(), have.ids.end(), want.ids.begin())) {
+    v.tokens_lost += want.ids.size() - have.ids.size();
+    return;
+  }
+  auto a = want.ids, b = have.ids;
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  std::size_t differing = 0;
+  for (std::size_t i = 0; i < std::min(want.ids.size(), have.ids.size()); ++i)
+    differing += want.ids[i] != have.ids[i] ? 1 : 0;
+  if (a == b)
+    v.tokens_reordered += differing;
+  else if (have.ids.size() > want.ids.size()
+           && std::includes(b.begin(), b.end(), a.begin(), a.end()))
+    v.tokens_doubled += have.ids.size() - want.ids.size();
+  else if (have.ids.size() < want.ids.size()
+           && std::includes(a.begin(), a.end(), b.begin(), b.end()))
+    v.tokens_lost += want.ids.size() - have.ids.size();
+  else
+    v.tokens_changed += std::max<std::size_t>(differing, 1);
+}
+
+void compare_answers(const std::vector<answer>& reference, const std::vector<answer>& have,
+                     verdict& v) {
+  std::map<std::uint64_t, const answer*> want;
+  for (const answer& a : reference)
+    want[a.id] = &a;
+  for (const answer& a : have) {
+    const auto at = want.find(a.id);
+    v.resumed += std::any_of(a.streams.begin(), a.streams.end(),
+                             [](const stream& s) { return s.attempts > 1; });
+    if (!a.error.empty()) {
+      ++v.failed;
+      if (v.failures.size() < failures_shown)
+        v.failures.push_back(fmt::format("request {}: {}", a.id, a.error));
+      continue;
+    }
+    if (at == want.end())
+      continue;
+    if (at->second->canonical == a.canonical)
+      ++v.identical;
+    else if (v.failures.size() < failures_shown)
+      v.failures.push_back(fmt::format("request {}: other bytes", a.id));
+    const auto& streams = at->second->streams;
+    for (std::size_t i = 0; i < std::min(streams.size(), a.streams.size()); ++i)
+      compare_tokens(streams[i], a.streams[i], v);
+  }
+}
+
+/// Descriptors of those who were there before and after, and grew by more than the sockets to one
+/// newcomer need.
+void compare_descriptors(const run_record& run, const view_history& views, verdict& v) {
+  constexpr std::size_t per_newcomer = 12;
+  const std::size_t allowed = per_newcomer * (1 + views.joined());
+  for (const auto& [name, before] : run.before) {
+    const auto at = run.after.find(name);
+    if (at == run.after.end() || at->second.pid != before.pid)
+      continue;
+    if (at->second.descriptors > before.descriptors + allowed)
+      v.descriptor_growth.push_back(
+          fmt::format("{}: {} -> {}", name, before.descriptors, at->second.descriptors));
+  }
+}
+
+std::string shown(const range& r) {
+  return r.low == r.high ? std::to_string(r.low) : fmt::format("{} to {}", r.low, r.high);
+}
+
+void check_counts(const plan& p, verdict& v) {
+  const auto within = [&](const std::optional<range>& want, std::size_t have,
+                          std::string_view what) {
+    if (want)
+      expect(v, have >= want->low && have <= want->high,
+             fmt::format("{} {}, expected {}", have, what, shown(*want)));
+  };
+  within(p.expect.views, v.views, "views after the first");
+  within(p.expect.expelled, v.expelled, "lives expelled");
+  within(p.expect.joined, v.joined, "lives joined");
+  if (p.expect.members)
+    expect(v, v.members == *p.expect.members,
+           fmt::format("{} members at the end, expected {}", v.members, *p.expect.members));
+}
+
+void check_events(const plan& p, const run_record& run, verdict& v) {
+  std::set<std::string> seen;
+  for (const log_event& e : run.events)
+    seen.insert(e.name);
+  for (const std::string& name : p.expect.events)
+    expect(v, seen.contains(name), fmt::format("no event {}", name));
+  for (const std::string& name : p.expect.no_events)
+    expect(v, !seen.contains(name), fmt::format("event {}", name));
+}
+
+void check_plan(const plan& p, const run_record& run, bool compared, std::size_t answered,
+                verdict& v) {
+  expect(v, !run.timed_out, "the run had not ended at the plan's limit");
+  expect(v, run.exit_code == static_cast<int>(p.expect.exit.value_or(0)),
+         fmt::format("exit code {}, expected {}: {}", run.exit_code, p.expect.exit.value_or(0),
+                     run.last_line));
+  expect(v, run.faults_missing == 0,
+         fmt::format("{} faults never struck: the run was too short", run.faults_missing));
+  for (const injected& f : run.faults)
+    expect(v, f.trouble.empty(), fmt::format("{}: {}", f.what, f.trouble));
+  expect(v, answered == v.requests,
+         fmt::format("{} of {} requests answered", answered, v.requests));
+  expect(v, v.failed <= p.expect.failed_max,
+         fmt::format("{} requests failed, at most {} may", v.failed, p.expect.failed_max));
+  if (p.expect.identical && compared) {
+    expect(
+        v, v.identical + v.failed == v.requests,
+        fmt::format("{} of {} answers byte-equal to the undisturbed run", v.identical, v.requests));
+    const std::size_t wrong =
+        v.tokens_doubled + v.tokens_reordered + v.tokens_changed + v.tokens_lost;
+    expect(v, wrong == 0,
+           fmt::format("tokens: {} lost, {} doubled, {} reordered, {} changed", v.tokens_lost,
+                       v.tokens_doubled, v.tokens_reordered, v.tokens_changed));
+  }
+  expect(v, v.false_expulsions == 0,
+         fmt::format("{} ranks were expelled that nothing had happened to", v.false_expulsions));
+  check_counts(p, v);
+  check_events(p, run, v);
+  expect(v, v.leaks.empty(), fmt::format("left behind: {}", fmt::join(v.leaks, ", ")));
+}
+
+} // namespace
+
+verdict judge(const plan& p, const std::vector<answer>& reference, const run_record& run,
+              std::uint32_t ranks) {
+  verdict v;
+  v.requests = p.work.requests + p.work.after;
+  std::vector<answer> have;
+  if (auto read = read_answers(run.answers); read.ok())
+    have = std::move(*read);
+  else
+    expect(v, false, read.error().what);
+  compare_answers(reference, have, v);
+  const view_history views{run.events, ranks};
+  v.views = views.committed_after_first();
+  v.expelled = views.expelled();
+  v.joined = views.joined();
+  v.members = views.members();
+  v.leaks = run.leaks;
+  compare_descriptors(run, views, v);
+  const token_times times{have, run.events};
+  v.gap_p50_ms = times.median_gap_ms(run.faults.empty() ? INT64_MAX : run.faults.front().begin_us);
+  v.run_tokens_per_s = times.tokens_per_s();
+  for (std::size_t i = 0; i < run.faults.size(); ++i) {
+    const std::int64_t until = i + 1 < run.faults.size() ? run.faults[i + 1].begin_us : INT64_MAX;
+    aftermath a;
+    a.fault = run.faults[i];
+    views.follow(a, until, run.events);
+    a.pause = times.pauses_of(run.faults[i], until);
+    v.faults.push_back(std::move(a));
+  }
+  v.false_expulsions = views.expelled_without(run.faults);
+  check_plan(p, run, !reference.empty(), have.size(), v);
+  return v;
+}
+
+} // namespace di::chaos

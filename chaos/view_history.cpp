@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chaos/view_history.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+namespace di::chaos {
+namespace {
+
+/// `0:1a2b,1:3c4d`: ranks and their lives.
+std::set<std::pair<std::uint32_t, std::string>> read_members(std::string_view text) {
+  std::set<std::pair<std::uint32_t, std::string>> out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(','), text.size());
+    const std::string_view one = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t colon = std::min(one.find(':'), one.size());
+    std::uint32_t rank = 0;
+    if (std::from_chars(one.data(), one.data() + colon, rank).ptr == one.data() + colon)
+      out.emplace(rank, one.substr(std::min(colon + 1, one.size())));
+  }
+  return out;
+}
+
+double ms_after(std::int64_t from_us, std::int64_t at_us) {
+  return static_cast<double>(at_us - from_us) / 1000.0;
+}
+
+} // namespace
+
+view_history::view_history(const std::vector<log_event>& events, std::uint32_t ranks) {
+  std::set<std::pair<std::uint32_t, std::string>> now;
+  members_ = ranks;
+  for (const log_event& e : events) {
+    if (e.name != "view_committed" || !e.process.starts_with("/control"))
+      continue;
+    const auto view = e.number("view").value_or(0);
+    if (!views_.empty() && view <= views_.back().view)
+      continue; // said again
+    auto next = read_members(e.field("lives"));
+    step s{e.mono_us, view, {}, {}};
+    if (!views_.empty()) {
+      for (const auto& m : now)
+        if (!next.contains(m))
+          s.left.insert(m.first);
+      for (const auto& m : next)
+        if (!now.contains(m))
+          s.came.insert(m.first);
+    }
+    expelled_ += s.left.size();
+    joined_ += s.came.size();
+    now = std::move(next);
+    members_ = now.size();
+    views_.push_back(std::move(s));
+  }
+}
+
+std::size_t view_history::expelled_without(const std::vector<injected>& faults) const {
+  std::size_t wrong = 0;
+  for (const step& s : views_)
+    for (const std::uint32_t rank : s.left)
+      wrong += std::none_of(faults.begin(), faults.end(), [&](const injected& f) {
+        const bool kills = f.kind == fault_kind::kill || f.kind == fault_kind::stop
+                           || f.kind == fault_kind::crash || f.kind == fault_kind::command
+                           || f.kind == fault_kind::cut || f.kind == fault_kind::ballast;
+        return kills && f.begin_us <= s.mono_us
+               && (f.kind == fault_kind::command
+                   || std::find(f.ranks.begin(), f.ranks.end(), rank) != f.ranks.end());
+      });
+  return wrong;
+}
+
+void view_history::follow(aftermath& a, std::int64_t until_us,
+                          const std::vector<log_event>& events) const {
+  const std::int64_t from = a.fault.begin_us;
+  const auto touched = [&](std::int64_t rank) {
+    return std::find(a.fault.ranks.begin(), a.fault.ranks.end(), static_cast<std::uint32_t>(rank))
+           != a.fault.ranks.end();
+  };
+  const auto note = [&](std::optional<double>& into, std::int64_t at_us) {
+    if (!into)
+      into = ms_after(from, at_us);
+  };
+  for (const log_event& e : events) {
+    if (e.mono_us < from)
+      continue;
+    const bool about_it = touched(e.number("rank").value_or(-1));
+    if ((e.name == "member_lost" || e.name == "member_stuck") && about_it)
+      note(a.detect_ms, e.mono_us);
+    if (e.name == "placement_settled" && a.commit_ms)
+      note(a.repair_ms, e.mono_us);
+    if (e.name == "view_committed")
+      for (const step& s : views_)
+        if (s.mono_us == e.mono_us && s.view == e.number("view").value_or(0)) {
+          if (std::any_of(s.left.begin(), s.left.end(), touched) && e.mono_us < until_us)
+            note(a.commit_ms, e.mono_us);
+          if (std::any_of(s.came.begin(), s.came.end(), touched))
+            note(a.rejoin_ms, e.mono_us);
+        }
+    if (e.name == "batch_began" && a.fault.control)
+      note(a.control_back_ms, e.mono_us);
+  }
+}
+
+} // namespace di::chaos

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The views of a run as its log tells them, and what followed each fault.
+#pragma once
+
+#include "chaos/verdict.hpp"
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+namespace di::chaos {
+
+class view_history {
+public:
+  view_history(const std::vector<log_event>& events, std::uint32_t ranks);
+
+  std::size_t committed_after_first() const noexcept {
+    return views_.empty() ? 0 : views_.size() - 1;
+  }
+  std::size_t expelled() const noexcept { return expelled_; }
+  std::size_t joined() const noexcept { return joined_; }
+  /// Of the last view.
+  std::size_t members() const noexcept { return members_; }
+  /// Ranks that left a view though no fault before had touched them.
+  std::size_t expelled_without(const std::vector<injected>& faults) const;
+  /// Fills in the times after a fault.
+  void follow(aftermath& a, std::int64_t until_us, const std::vector<log_event>& events) const;
+
+private:
+  struct step {
+    std::int64_t mono_us = 0;
+    std::int64_t view = 0;
+    std::set<std::uint32_t> left, came;
+  };
+  std::vector<step> views_;
+  std::size_t expelled_ = 0, joined_ = 0, members_ = 0;
+};
+
+} // namespace di::chaos

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run is worth: every way to be wrong is seen.
+#include "chaos/report.hpp"
+#include "chaos/verdict.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace di::chaos {
+namespace {
+
+std::string line(int id, const std::string& ids) {
+  return fmt::format("{{\"id\":{},\"ids\":[{}],\"timings\":{{\"submitted_ms\":0,\"token_ms\":[1,2,"
+                     "3],\"ranks\":[[0,0]]}}}}\n",
+                     id, ids);
+}
+
+log_event view(std::int64_t at_us, int number, std::string lives) {
+  return {at_us,
+          "/control",
+          "info",
+          "view_committed",
+          {{"view", std::to_string(number)}, {"lives", std::move(lives)}}};
+}
+
+struct verdicts {
+  verdicts() {
+    p.work.requests = 2;
+    p.work.after = 0;
+    run.exit_code = 0;
+    run.answers = line(0, "5,6,7") + line(1, "8,9,10");
+    run.events = {view(10, 1, "0:a,1:b,2:c")};
+    reference = *read_answers(run.answers);
+  }
+  verdict judged() const { return judge(p, reference, run, 3); }
+  void strikes(std::uint32_t rank, std::int64_t at_us) {
+    injected f;
+    f.what = fmt::format("kill rank {}", rank);
+    f.ranks = {rank};
+    f.begin_us = at_us;
+    run.faults.push_back(std::move(f));
+  }
+  plan p;
+  run_record run;
+  std::vector<answer> reference;
+};
+
+TEST(verdict, holds_for_a_run_that_is_as_it_should_be) {
+  const verdict v = verdicts{}.judged();
+  EXPECT_TRUE(v.held) << fmt::format("{}", fmt::join(v.broken, "; "));
+  EXPECT_EQ(v.identical, 2U);
+  EXPECT_EQ(v.members, 3U);
+}
+
+TEST(verdict, tells_lost_doubled_reordered_and_changed_tokens_apart) {
+  verdicts s;
+  s.run.answers = line(0, "5,6") + line(1, "8,9,10");
+  EXPECT_EQ(s.judged().tokens_lost, 1U);
+  s.run.answers = line(0, "5,6,6,7") + line(1, "8,9,10");
+  EXPECT_EQ(s.judged().tokens_doubled, 1U);
+  s.run.answers = line(0, "5,7,6") + line(1, "8,9,10");
+  EXPECT_EQ(s.judged().tokens_reordered, 2U);
+  s.run.answers = line(0, "5,6,1") + line(1, "8,9,10");
+  const verdict v = s.judged();
+  EXPECT_EQ(v.tokens_changed, 1U);
+  EXPECT_FALSE(v.held);
+}
+
+TEST(verdict, is_broken_by_failures_missing_answers_exit_codes_and_leaks) {
+  verdicts failed;
+  failed.run.answers = line(0, "5,6,7") + "{\"id\":1,\"error\":{\"code\":\"deadline_exceeded\"}}\n";
+  EXPECT_FALSE(failed.judged().held);
+  failed.p.expect.failed_max = 1;
+  EXPECT_TRUE(failed.judged().held);
+
+  verdicts missing;
+  missing.run.answers = line(0, "5,6,7");
+  EXPECT_FALSE(missing.judged().held);
+  verdicts code;
+  code.run.exit_code = 3;
+  EXPECT_FALSE(code.judged().held);
+  verdicts leak;
+  leak.run.leaks = {"/dev/shm/di-x"};
+  EXPECT_FALSE(leak.judged().held);
+  verdicts never;
+  never.run.faults_missing = 1;
+  EXPECT_FALSE(never.judged().held);
+}
+
+TEST(verdict, follows_a_fault_to_detection_commit_repair_and_return) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.events.push_back(
+      {1'004'000, "/control", "warn", "member_lost", {{"rank", "1"}, {"life", "b"}}});
+  s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
+  s.run.events.push_back({1'030'000, "/control", "info", "placement_settled", {{"view", "2"}}});
+  s.run.events.push_back(view(1'900'000, 3, "0:a,1:d,2:c"));
+  s.p.expect.expelled = range{1, 1};
+  s.p.expect.views = range{2, 2};
+  const verdict v = s.judged();
+  EXPECT_TRUE(v.held) << fmt::format("{}", fmt::join(v.broken, "; "));
+  ASSERT_EQ(v.faults.size(), 1U);
+  EXPECT_DOUBLE_EQ(v.faults[0].detect_ms.value_or(0), 4);
+  EXPECT_DOUBLE_EQ(v.faults[0].commit_ms.value_or(0), 10);
+  EXPECT_DOUBLE_EQ(v.faults[0].repair_ms.value_or(0), 30);
+  EXPECT_DOUBLE_EQ(v.faults[0].rejoin_ms.value_or(0), 900);
+  EXPECT_EQ(v.joined, 1U);
+  EXPECT_EQ(v.false_expulsions, 0U);
+}
+
+TEST(verdict, sees_the_expulsion_of_a_rank_that_nothing_happened_to) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.events.push_back(view(1'010'000, 2, "1:b,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 1U);
+  EXPECT_FALSE(s.judged().held);
+}
+
+TEST(report, names_what_is_broken_for_people_and_programs) {
+  verdicts s;
+  s.run.exit_code = 3;
+  const verdict v = s.judged();
+  const report_facts facts{"p", "local4", "abc", "m", 3, 1, {"F1"}};
+  EXPECT_NE(to_text(facts, v).find("BROKEN"), std::string::npos);
+  EXPECT_NE(to_json(facts, v).find("\"held\": false"), std::string::npos);
+  EXPECT_NE(peers_table({v}).find("Tarragon"), std::string::npos);
+}
+
+} // namespace
+} // namespace di::chaos
