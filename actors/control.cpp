@@ -2,6 +2,7 @@
 // Instantiation of the control actors, and the assembly of users' actors.
 #include "actors/control.hpp"
 
+#include "actors/chronicle.hpp"
 #include "actors/directory.hpp"
 #include "actors/keeper.hpp"
 #include "actors/membership.hpp"
@@ -12,6 +13,10 @@
 #include <set>
 
 namespace di::actors {
+
+std::unique_ptr<core_handle> make_chronicle() {
+  return wrap_core<chronicle>();
+}
 
 std::unique_ptr<core_handle> make_directory(engine::directory_options options,
                                             bus::post_office& office) {

@@ -14,6 +14,7 @@ namespace di::actors {
 
 struct sampler_options;
 
+std::unique_ptr<core_handle> make_chronicle();
 std::unique_ptr<core_handle> make_directory(engine::directory_options options,
                                             bus::post_office& office);
 std::unique_ptr<core_handle> make_keeper(engine::keeper_options options);

@@ -84,7 +84,7 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   placing.groups = expert_groups(model.spec);
   placing.redundant = settings.redundant_experts;
   placing.policy = settings.rebalance;
-  placing.listeners = {"/control/scheduler", settings.gateway};
+  placing.listeners = {"/control/scheduler", settings.gateway, "/control/chronicle"};
   spawn_options watched;
   watched.ended = settings.ended;
   DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler(settings.scheduler), watched));

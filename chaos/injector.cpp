@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 /// A slow process runs so long at a time.
 constexpr milliseconds slow_run{4};
 
-constexpr std::string_view disk_full_point = "journal.disk_full";
-constexpr std::string_view disk_error_point = "journal.disk_error";
+constexpr std::string_view disk_full_point = "journal.write.enospc";
+constexpr std::string_view disk_error_point = "journal.write.eio";
 
 } // namespace
 

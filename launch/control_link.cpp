@@ -46,19 +46,25 @@ void control_link::take(const node_word& word, bus::post_office& office) {
   const rank_id rank{word.rank};
   switch (word.kind) {
   case node_word_kind::rank_lost:
+    log::warn("member_lost", {{"rank", rank.v}, {"why", word.what}});
     return post(office, word, "/control/membership",
                 proto::member_lost{rank, word.life, word.what});
   case node_word_kind::rank_stuck:
+    log::warn("member_stuck",
+              {{"rank", rank.v}, {"phase", word.phase}, {"stuck_ms", word.stuck_ms}});
     return post(office, word, "/control/membership",
                 proto::member_stuck{rank, word.life, word.phase, word.stuck_ms, word.what});
   case node_word_kind::rank_exited:
+    log::info("rank_exited", {{"rank", rank.v}, {"how", word.what}});
     return post(office, word, "/control/keeper",
                 proto::rank_exited{rank, node_id{word.node}, word.life, word.state.code,
                                    word.state.signal, word.what});
   case node_word_kind::rank_started:
+    log::info("rank_started", {{"rank", rank.v}, {"node", word.node}});
     return post(office, word, fmt::format("/node/{}", word.node),
                 proto::rank_started{rank, word.life});
   case node_word_kind::start_failed:
+    log::warn("rank_start_failed", {{"rank", rank.v}, {"why", word.what}});
     return post(office, word, fmt::format("/node/{}", word.node),
                 proto::start_failed{rank, ec::unavailable, word.what});
   default:

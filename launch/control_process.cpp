@@ -72,6 +72,7 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   auto& system = *c.system;
   DI_TRY_VOID(system.spawn(topic_address, actors::make_topic(), ends(latch)));
   DI_TRY_VOID(system.spawn("/control/telemetry", actors::make_telemetry(), ends(latch)));
+  DI_TRY_VOID(system.spawn("/control/chronicle", actors::make_chronicle(), ends(latch)));
   DI_TRY(const auto places, place_ranks(c.config, this_machine()));
   for (const auto& n : places.nodes)
     DI_TRY_VOID(system.spawn(fmt::format("/node/{}", n.node),
