@@ -20,4 +20,7 @@ void add_sim_commands(CLI::App& app, int& exit_code);
 /// run, check: fault plans on real processes.
 void add_plan_commands(CLI::App& app, int& exit_code);
 
+/// soak, cycles: random plans and repeated kills.
+void add_soak_commands(CLI::App& app, int& exit_code);
+
 } // namespace di::chaos

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
              "not hold.");
   app.require_subcommand(1);
   di::chaos::add_plan_commands(app, exit_code);
+  di::chaos::add_soak_commands(app, exit_code);
   di::chaos::add_sim_commands(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -106,8 +106,8 @@ pauses token_times::pauses_of(const injected& fault, std::int64_t until_us) cons
     const bool hit = std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end();
     (hit ? victim : survivor).push_back(std::max(longest - median, 0.0));
   }
-  return {quantiles_of(std::move(survivor)), quantiles_of(std::move(victim)),
-          quantiles_of(std::move(fresh))};
+  return {quantiles_of(survivor), quantiles_of(victim), quantiles_of(fresh),
+          std::move(survivor),    std::move(victim),    std::move(fresh)};
 }
 
 } // namespace di::chaos

@@ -56,6 +56,7 @@ enum class trigger_kind : std::uint8_t {
   finished, ///< more than so many requests have ended
   view,     ///< this view or a later one is committed
   event,    ///< a log event of this name was seen since the fault before
+  whole,    ///< a view with all ranks is committed, other than the first
   in_step,  ///< the target waits in the middle of a step (kill and stop only)
 };
 struct fault_trigger {
@@ -108,6 +109,7 @@ struct workload {
 /// What must hold. Times are reported, never expected.
 struct expectations {
   std::optional<std::uint32_t> exit;          ///< of dilaunch; default 0
+  bool late_faults = false;                   ///< faults whose trigger never came are no defect
   std::uint32_t failed_max = 0;               ///< requests with an error
   bool identical = true;                      ///< all that did not fail, byte for byte
   std::optional<range> views;                 ///< committed after the first one

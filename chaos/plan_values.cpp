@@ -169,6 +169,10 @@ result<fault_trigger> parse_trigger(const std::string& text) {
   if (number("tokens >", trigger_kind::tokens) || number("finished >", trigger_kind::finished)
       || number("view ==", trigger_kind::view))
     return t;
+  if (text == "group whole") {
+    t.kind = trigger_kind::whole;
+    return t;
+  }
   if (text == "in step") {
     t.kind = trigger_kind::in_step;
     return t;
@@ -178,8 +182,10 @@ result<fault_trigger> parse_trigger(const std::string& text) {
     DI_TRY(t.event, parse_word(text.substr(6)));
     return t;
   }
-  return fail(ec::bad_config,
-              "`tokens > N`, `finished > N`, `view == N`, `event NAME` or `in step`, not {}", text);
+  return fail(
+      ec::bad_config,
+      "`tokens > N`, `finished > N`, `view == N`, `event NAME`, `group whole` or `in step`, not {}",
+      text);
 }
 
 bool is_coverage(std::string_view text) {

@@ -18,7 +18,7 @@ double rounded(double value) {
 }
 
 json to_json(const quantiles& q) {
-  return {{"streams", q.count},
+  return {{"count", q.count},
           {"p50_ms", rounded(q.p50)},
           {"p99_ms", rounded(q.p99)},
           {"max_ms", rounded(q.max)}};
@@ -143,36 +143,68 @@ std::string to_text(const report_facts& facts, const verdict& v) {
   return out;
 }
 
-std::string peers_table(const std::vector<verdict>& all) {
-  std::vector<double> crash, hang, commit, survivors, victims;
+namespace {
+
+/// Samples over all faults that kill or freeze ranks [ms].
+struct figures {
+  std::vector<double> crash, hang, commit, repair, rejoin, control_back, survivors, victims, fresh;
   std::size_t failed = 0;
-  for (const verdict& v : all) {
-    failed += v.failed;
-    for (const aftermath& a : v.faults) {
-      const bool kills = a.fault.kind == fault_kind::kill || a.fault.kind == fault_kind::crash;
-      const bool stops = a.fault.kind == fault_kind::stop;
-      if (a.fault.ranks.empty() || (!kills && !stops))
-        continue;
-      if (a.detect_ms)
-        (kills ? crash : hang).push_back(*a.detect_ms);
-      if (a.commit_ms)
-        commit.push_back(*a.commit_ms);
-      if (kills && a.pause.survivor.count > 0) {
-        survivors.push_back(a.pause.survivor.p50);
-        survivors.push_back(a.pause.survivor.p99);
-      }
-      if (kills && a.pause.victim.count > 0)
-        victims.push_back(a.pause.victim.p99);
+
+  explicit figures(const std::vector<verdict>& all) {
+    for (const verdict& v : all) {
+      failed += v.failed;
+      for (const aftermath& a : v.faults)
+        add(a);
     }
   }
+
+private:
+  void add(const aftermath& a) {
+    const bool kills = a.fault.kind == fault_kind::kill || a.fault.kind == fault_kind::crash;
+    if (kills && a.fault.control && a.control_back_ms)
+      control_back.push_back(*a.control_back_ms);
+    if (a.fault.ranks.empty() || (!kills && a.fault.kind != fault_kind::stop))
+      return;
+    if (a.detect_ms)
+      (kills ? crash : hang).push_back(*a.detect_ms);
+    for (const auto& [from, to] :
+         {std::pair{&a.commit_ms, &commit}, {&a.repair_ms, &repair}, {&a.rejoin_ms, &rejoin}})
+      if (*from)
+        to->push_back(**from);
+    if (!kills)
+      return;
+    survivors.insert(survivors.end(), a.pause.survivor_ms.begin(), a.pause.survivor_ms.end());
+    victims.insert(victims.end(), a.pause.victim_ms.begin(), a.pause.victim_ms.end());
+    fresh.insert(fresh.end(), a.pause.fresh_ms.begin(), a.pause.fresh_ms.end());
+  }
+};
+
+} // namespace
+
+std::string figures_json(const std::vector<verdict>& all) {
+  const figures f{all};
+  const json out = {{"detect_crash", to_json(quantiles_of(f.crash))},
+                    {"detect_hang", to_json(quantiles_of(f.hang))},
+                    {"commit", to_json(quantiles_of(f.commit))},
+                    {"repair", to_json(quantiles_of(f.repair))},
+                    {"rejoin", to_json(quantiles_of(f.rejoin))},
+                    {"control_back", to_json(quantiles_of(f.control_back))},
+                    {"pause_survivors", to_json(quantiles_of(f.survivors))},
+                    {"pause_victims", to_json(quantiles_of(f.victims))},
+                    {"wait_of_new", to_json(quantiles_of(f.fresh))}};
+  return out.dump();
+}
+
+std::string peers_table(const std::vector<verdict>& all) {
+  const figures f{all};
   const auto ms = [](const std::vector<double>& values) {
     const quantiles q = quantiles_of(values);
-    return q.count == 0
-               ? std::string{"-"}
-               : fmt::format("p50 {:.1f} ms, p99 {:.1f} ms ({} faults)", q.p50, q.p99, q.count);
+    return q.count == 0 ? std::string{"-"}
+                        : fmt::format("p50 {:.1f} ms, p99 {:.1f} ms of {}", q.p50, q.p99, q.count);
   };
-  const std::array<std::string, 6> ours = {ms(crash),     ms(hang),    ms(commit),
-                                           ms(survivors), ms(victims), std::to_string(failed)};
+  const std::array<std::string, 6> ours = {ms(f.crash),   ms(f.hang),
+                                           ms(f.commit),  ms(f.survivors),
+                                           ms(f.victims), std::to_string(f.failed)};
   std::string out = "| what | here | target | published by others (32 GPUs and more) |\n"
                     "|---|---|---|---|\n";
   for (std::size_t i = 0; i < anchors.size(); ++i)

@@ -21,6 +21,8 @@ struct report_facts {
 std::string to_json(const report_facts& facts, const verdict& v);
 /// At most a page of text.
 std::string to_text(const report_facts& facts, const verdict& v);
+/// Quantiles over all faults of all verdicts.
+std::string figures_json(const std::vector<verdict>& all);
 /// Figures of peers and targets beside ours; `all` are verdicts of any plans.
 std::string peers_table(const std::vector<verdict>& all);
 

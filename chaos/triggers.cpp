@@ -28,6 +28,8 @@ bool triggers::comes(const fault& f, const log_event& e) const {
            && e.number("view").value_or(0) >= static_cast<std::int64_t>(t.count);
   case trigger_kind::event:
     return e.name == t.event;
+  case trigger_kind::whole:
+    return false; // see_whole()
   case trigger_kind::in_step:
     return e.name == "batch_progress" && progress_tokens(e).value_or(0) > 0;
   }
@@ -43,13 +45,36 @@ void triggers::see(const log_event& e) {
         strike_later(i, plan_.faults[i].trigger.at + plan_.faults[i].after, plan_.faults[i].times);
       }
   }
+  if (e.name == "view_committed")
+    members_max_ = std::max(members_max_, e.number("members").value_or(0));
   for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (plan_.faults[i].trigger.kind == trigger_kind::whole)
+      see_whole(i, e);
     // Events count for a fault once the fault before it has struck.
     if (states_[i].fired || !comes(plan_.faults[i], e)
         || (plan_.faults[i].trigger.kind == trigger_kind::event && i > 0 && !states_[i - 1].struck))
       continue;
     fire(i);
   }
+}
+
+void triggers::see_whole(std::size_t number, const log_event& e) {
+  state& s = states_[number];
+  const fault& f = plan_.faults[number];
+  const bool whole = e.name == "view_committed" && e.number("members").value_or(0) == members_max_;
+  const bool begins = e.name == "batch_began" && !s.fired;
+  if (!whole && !begins)
+    return;
+  if (!s.fired) {
+    if (!begins) // the first view: nobody works yet
+      return;
+    s.fired = true;
+    s.left = f.times;
+  }
+  if (s.left == 0)
+    return;
+  --s.left;
+  strike_later(number, f.after, 1);
 }
 
 void triggers::fire(std::size_t number) {

@@ -31,8 +31,11 @@ private:
   struct state {
     bool fired = false;
     bool struck = false;
+    std::uint32_t left = 0; ///< strikes that wait for their trigger to come again
   };
   bool comes(const fault& f, const log_event& e) const;
+  /// Strikes again whenever all ranks are there again.
+  void see_whole(std::size_t number, const log_event& e);
   void fire(std::size_t number);
   void strike_later(std::size_t number, nanoseconds in, std::uint32_t left);
 
@@ -40,6 +43,7 @@ private:
   launch::poll_loop& loop_;
   strike strike_;
   std::vector<state> states_;
+  std::int64_t members_max_ = 0; ///< of a view so far
   bool began_ = false, stopped_ = false;
 };
 

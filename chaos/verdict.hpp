@@ -25,6 +25,7 @@ struct pauses {
   quantiles survivor; ///< served by a rank that the fault did not touch
   quantiles victim;   ///< served by one that it did
   quantiles fresh;    ///< no token yet: wait for the first one, all of it
+  std::vector<double> survivor_ms, victim_ms, fresh_ms; ///< what they were made of
 };
 
 /// One fault and what followed. Times are [ms] after it; nothing: not seen.

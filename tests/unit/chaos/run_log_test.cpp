@@ -88,6 +88,33 @@ TEST(triggers, of_events_wait_for_the_fault_before) {
   EXPECT_EQ(f.struck, (std::vector<std::size_t>{0, 1}));
 }
 
+TEST(triggers, of_a_whole_group_come_again_with_every_return) {
+  plan p;
+  fault whole = when(trigger_kind::whole, 0);
+  whole.times = 2;
+  p.faults = {whole};
+  launch::poll_loop loop;
+  const auto view = [](const char* members) {
+    return event("view_committed", {{"view", "1"}, {"members", members}});
+  };
+  std::size_t struck = 0;
+  triggers* all = nullptr;
+  triggers t{p, loop, [&](std::size_t, bool) {
+               ++struck;
+               all->see(view("7"));
+               all->see(view("8"));
+               if (struck == 2) // once more than planned would come before this
+                 loop.at(launch::poll_loop::clock::now(), [&] { loop.stop(); });
+             }};
+  all = &t;
+  t.see(view("8")); // the first one: nobody works yet
+  t.see(event("batch_began"));
+  loop.at(launch::poll_loop::clock::now() + std::chrono::seconds{20}, [&] { loop.stop(); });
+  loop.run();
+  EXPECT_EQ(struck, 2U);
+  EXPECT_EQ(t.waiting(), 0U);
+}
+
 TEST(triggers, by_time_begin_with_the_batch_and_repeat) {
   plan p;
   fault timed;
