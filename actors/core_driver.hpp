@@ -28,9 +28,6 @@ struct driver_options {
   progress_cell* progress = nullptr;  ///< told of every handler; outlives the driver; may be null
 };
 
-/// Phases in a progress_cell that are no wire ids.
-inline constexpr std::uint32_t phase_start = 1, phase_timer = 2;
-
 /// Owned by one shell, used on its thread only. Every call that may run the core returns an error
 /// when the actor must end with it; after that the driver is not used again.
 ///

@@ -48,6 +48,7 @@ std::string to_json(const boot_config& b) {
          {"threads", b.threads},
          {"trace_spans", b.trace_spans},
          {"life_page", b.life_page},
+         {"stuck_after_ms", b.stuck_after_ms},
          {"log_level", b.log_level}};
   if (b.curve)
     j["curve"] = {{"public", b.curve->public_key},
@@ -97,6 +98,7 @@ result<boot_config> parse_boot(std::string_view text) {
     b.threads = j.at("threads").get<std::uint32_t>();
     b.trace_spans = j.at("trace_spans").get<std::uint32_t>();
     b.life_page = j.at("life_page").get<bool>();
+    b.stuck_after_ms = j.at("stuck_after_ms").get<std::uint32_t>();
     b.log_level = j.at("log_level").get<std::string>();
     if (j.contains("curve")) {
       const auto& c = j.at("curve");

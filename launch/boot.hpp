@@ -71,10 +71,11 @@ struct boot_config {
   /// segments_fd on; empty: none do.
   std::vector<incarnation> segment_lives;
   std::uint64_t segment_bytes = 0;
-  bool life_page = false;           ///< life_fd is there
-  std::optional<bus::peer> control; ///< absent in the control process
-  std::uint32_t threads = 1;        ///< compute threads of a rank
-  std::uint32_t trace_spans = 0;    ///< size of the ring; 0: nothing is traced
+  bool life_page = false;             ///< life_fd is there
+  std::uint32_t stuck_after_ms = 250; ///< [ms] for its node process's watcher; 0: nobody watches
+  std::optional<bus::peer> control;   ///< absent in the control process
+  std::uint32_t threads = 1;          ///< compute threads of a rank
+  std::uint32_t trace_spans = 0;      ///< size of the ring; 0: nothing is traced
   std::string log_level = "info";
   std::optional<batch_boot> batch;
   std::optional<recovering_boot> recovering; ///< control only; absent in its first life

@@ -35,7 +35,12 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
       dir_{std::move(dir)},
       ids_{std::move(ids)},
       log_{log},
-      host_{loop_, local_events()},
+      host_{loop_, local_events(),
+            [this](const std::string& child, const std::string& phase, std::uint32_t stuck_ms,
+                   const std::string& what) {
+              if (const auto rank = rank_of(child))
+                rank_stuck(*rank, phase, stuck_ms, what);
+            }},
       children_{host_.children()} {
   o_.batch.seed = real_env().random();
   for (const auto& id : ids_.ranks)

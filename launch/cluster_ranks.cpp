@@ -211,6 +211,8 @@ void cluster::rank_exited(std::uint32_t rank, exit_state state, const std::strin
 
 void cluster::rank_stuck(std::uint32_t rank, const std::string& phase, std::uint32_t stuck_ms,
                          const std::string& what) {
+  if (ending_ || !formed_)
+    return; // loading has its own limit, cluster.start_timeout
   auto word = about(node_word_kind::rank_stuck, rank);
   word.phase = phase;
   word.stuck_ms = stuck_ms;

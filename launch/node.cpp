@@ -42,7 +42,7 @@ constexpr std::chrono::seconds last_words_wait{2};
 class node_server {
 public:
   node_server(const node_options& options, node_voice& voice, run_dir dir)
-      : options_{options}, voice_{voice}, dir_{std::move(dir)}, ranks_{loop_, events()} {}
+      : options_{options}, voice_{voice}, dir_{std::move(dir)}, ranks_{loop_, events(), stuck()} {}
 
   int run() {
     signal_source signals{loop_, [this](int number) { on_signal(number); }};
@@ -68,6 +68,12 @@ private:
               report({report_kind::exited, child, words, state});
               leave_if_done();
             }};
+  }
+  progress_watch::stuck_fn stuck() {
+    return [this](const std::string& child, const std::string& phase, std::uint32_t stuck_ms,
+                  const std::string& what) {
+      report({report_kind::stuck, child, what, {}, {}, 0, phase, stuck_ms});
+    };
   }
   void report(const node_report& r) {
     voice_.write(to_json(r), r.kind == report_kind::log ? line_worth::spare : line_worth::keep);

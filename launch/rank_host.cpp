@@ -7,11 +7,16 @@
 
 namespace di::launch {
 
-rank_host::rank_host(poll_loop& loop, child_events events)
-    : children_{loop, events_with(std::move(events))} {
+rank_host::rank_host(poll_loop& loop, child_events events, progress_watch::stuck_fn stuck)
+    : children_{loop, events_with(std::move(events))}, watch_{loop, children_, std::move(stuck)} {
 }
 
 child_events rank_host::events_with(child_events events) {
+  auto lost = std::move(events.lost);
+  events.lost = [this, lost = std::move(lost)](const std::string& child, const std::string& how) {
+    watch_.remove(child);
+    lost(child, how);
+  };
   auto exited = std::move(events.exited);
   events.exited = [this, exited = std::move(exited)](const std::string& child, exit_state state,
                                                      const std::string& words) {
@@ -47,6 +52,11 @@ result<void> rank_host::start_rank(child_spec spec, boot_config boot) {
     return started;
   }
   lives_[spec.name] = boot.life;
+  if (boot.stuck_after_ms > 0) {
+    stuck_options limits;
+    limits.after = std::chrono::milliseconds{boot.stuck_after_ms};
+    watch_.add(spec.name, limits);
+  }
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include "launch/boot.hpp"
 #include "launch/child_set.hpp"
 #include "launch/poll_loop.hpp"
+#include "launch/progress_watch.hpp"
 #include "launch/segment_set.hpp"
 #include "messaging/base/result.hpp"
 
@@ -18,7 +19,7 @@ namespace di::launch {
 /// Used on the loop's thread, which must be the main thread: children are forked from it.
 class rank_host {
 public:
-  rank_host(poll_loop& loop, child_events events);
+  rank_host(poll_loop& loop, child_events events, progress_watch::stuck_fn stuck);
 
   /// Starts a life of a rank. Neighbours that run get the reader of its segment first.
   /// @param boot  gets its life page; `segment_lives` name the neighbours that run or will
@@ -38,6 +39,7 @@ private:
   segment_set segments_;
   std::map<std::string, incarnation> lives_; ///< of ranks that run
   child_set children_;
+  progress_watch watch_;
 };
 
 } // namespace di::launch

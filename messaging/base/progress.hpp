@@ -58,6 +58,9 @@ struct alignas(64) progress_cell {
   }
 };
 
+/// Phases that are no wire ids.
+inline constexpr std::uint32_t phase_start = 1, phase_timer = 2;
+
 /// Says what is being done while it lives; null is no one's.
 class progress_mark {
 public:

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads life pages, and /proc for those that seem to hang.
+#include "launch/progress_watch.hpp"
+
+#include "messaging/base/progress.hpp"
+#include "messaging/wire/codec.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <dirent.h>
+#include <memory>
+#include <sys/wait.h>
+
+namespace di::launch {
+namespace {
+
+constexpr std::uint32_t samples_min = 16; ///< a p99 of fewer says nothing
+
+std::optional<std::int64_t> p99_of(const progress_cell& cell, std::uint32_t phase) {
+  const auto& row = cell.took[progress_cell::slot_of(phase)];
+  std::uint64_t all = 0, seen = 0;
+  for (const auto& n : row)
+    all += n.load(std::memory_order_relaxed);
+  if (all < samples_min)
+    return std::nullopt;
+  for (std::size_t b = 0; b < row.size(); ++b)
+    if ((seen += row[b].load(std::memory_order_relaxed)) * 100 >= all * 99)
+      return std::int64_t{1} << b;
+  return std::nullopt;
+}
+
+/// A phase and a count of the same moment, or nothing if it moves just now.
+std::optional<cell_view> view_of(const progress_cell& cell) {
+  cell_view v;
+  v.count = cell.count.load(std::memory_order_acquire);
+  v.phase = cell.phase.load(std::memory_order_acquire);
+  v.began_ns = cell.began_ns.load(std::memory_order_acquire);
+  if (cell.count.load(std::memory_order_acquire) != v.count)
+    return std::nullopt;
+  return v;
+}
+
+/// First line of a small file of /proc, or nothing.
+std::size_t read_line(const std::string& path, std::array<char, 512>& into) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> f{
+      std::fopen(path.c_str(), "re"), [](std::FILE* p) { return std::fclose(p); }};
+  if (!f)
+    return 0;
+  const auto n = std::fread(into.data(), 1, into.size() - 1, f.get());
+  into[n] = '\0';
+  return n;
+}
+
+/// Whether a thread's stat line says that it waits without being killable: for a disk.
+bool waits_for_disk(const char* stat) {
+  const char* end = nullptr;
+  for (const char* c = stat; *c; ++c)
+    if (*c == ')')
+      end = c;
+  return end && end[1] == ' ' && end[2] == 'D';
+}
+
+} // namespace
+
+process_view process_view_of(pid_t pid) {
+  process_view out;
+  const auto tasks = fmt::format("/proc/{}/task", pid);
+  const std::unique_ptr<DIR, int (*)(DIR*)> all{::opendir(tasks.c_str()),
+                                                [](DIR* d) { return ::closedir(d); }};
+  std::array<char, 512> text{};
+  while (const auto* entry = all ? ::readdir(all.get()) : nullptr) {
+    const auto thread = std::strtoll(entry->d_name, nullptr, 10);
+    if (thread <= 0)
+      continue;
+    if (read_line(fmt::format("{}/{}/schedstat", tasks, thread), text) > 0) {
+      char* rest = nullptr;
+      thread_view v;
+      v.cpu_ns = std::strtoll(text.data(), &rest, 10);
+      v.delay_ns = std::strtoll(rest, nullptr, 10);
+      out.threads[thread] = v;
+    }
+    if (read_line(fmt::format("{}/{}/stat", tasks, thread), text) > 0)
+      out.disk = out.disk || waits_for_disk(text.data());
+  }
+  return out;
+}
+
+std::string phase_name(std::uint32_t phase) {
+  static const auto names = wire::builtin_codecs();
+  if (phase == 0)
+    return "idle";
+  if (phase == phase_start)
+    return "start";
+  if (phase == phase_timer)
+    return "timer";
+  const auto* known = names.find(wire_id{static_cast<std::uint16_t>(phase)});
+  return known ? std::string{known->name} : fmt::format("message {:04x}", phase);
+}
+
+progress_watch::progress_watch(poll_loop& loop, const child_set& children, stuck_fn stuck)
+    : loop_{loop}, children_{children}, stuck_{std::move(stuck)} {
+}
+
+progress_watch::~progress_watch() {
+  loop_.cancel(timer_);
+}
+
+void progress_watch::add(const std::string& child, const stuck_options& options) {
+  watched_.insert_or_assign(child, watched{stuck_core{options}, false});
+  if (timer_ == 0)
+    arm();
+}
+
+void progress_watch::remove(const std::string& child) {
+  watched_.erase(child);
+}
+
+void progress_watch::arm() {
+  timer_ = loop_.at(poll_loop::clock::now() + stuck_options{}.look_every, [this] { look(); });
+}
+
+void progress_watch::look() {
+  timer_ = 0;
+  if (watched_.empty())
+    return;
+  for (auto& [child, w] : watched_)
+    look_at(child, w);
+  arm();
+}
+
+void progress_watch::look_at(const std::string& child, watched& w) {
+  const auto* words = children_.words_of(child);
+  if (!words)
+    return;
+  siginfo_t change{};
+  if (::waitid(P_PIDFD, static_cast<id_t>(children_.pidfd_of(child)), &change,
+               WSTOPPED | WCONTINUED | WNOHANG)
+          == 0
+      && change.si_pid != 0)
+    w.stopped = change.si_code == CLD_STOPPED;
+  std::array<cell_view, life_words::cells_max> cells{};
+  for (std::size_t i = 0; i < cells.size(); ++i)
+    if (const auto v = view_of(words->cells[i]))
+      cells[i] = *v;
+  const auto found = w.core.look(
+      progress_cell::clock_ns(), cells, w.stopped,
+      [&] { return process_view_of(children_.pid_of(child)); },
+      [&](std::size_t cell) { return p99_of(words->cells[cell], cells[cell].phase); });
+  if (!found)
+    return;
+  const auto name = phase_name(found->phase);
+  stuck_(child, name, static_cast<std::uint32_t>(found->stuck.count()),
+         found->stopped ? fmt::format("it was stopped by a signal while in {}", name)
+                        : fmt::format("no progress in {} for {} ms in which it could run; "
+                                      "its limit is {} ms",
+                                      name, found->stuck.count(), found->limit.count()));
+}
+
+} // namespace di::launch
