@@ -85,13 +85,20 @@ result<void> rank_actor::on(const proto::placement_published& m, instant, outbox
     joined_ = joined_ || std::find(alive.begin(), alive.end(), self) != alive.end();
     core_.install_view(next->view(), out);
     calls_.install(std::move(next));
-    calls_.keep_only(alive);
-    send_calls(out);
+    lose_others(alive, out);
   }
   owes_installed_ = true;
   tell_installed(out);
   wake(out);
   return {};
+}
+
+/// Calls to whoever is not named are asked again of others.
+void rank_actor::lose_others(std::span<const engine::placed_rank> alive, outbox& out) {
+  calls_.keep_only(alive);
+  send_calls(out);
+  if (speeds_.keep_only(alive))
+    core_.set_slow(speeds_.slow(), out);
 }
 
 result<void> rank_actor::on(const proto::view_committed& m, instant, outbox& out) {
@@ -109,8 +116,7 @@ result<void> rank_actor::on(const proto::view_committed& m, instant, outbox& out
   }
   joined_ = true;
   core_.install_view(m.view, out);
-  calls_.keep_only(alive);
-  send_calls(out);
+  lose_others(alive, out);
   tell_installed(out);
   wake(out);
   return {};

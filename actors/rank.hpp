@@ -6,6 +6,7 @@
 #include "actors/kit.hpp"
 #include "actors/rank_kv.hpp"
 #include "engine/core/expert_call_core.hpp"
+#include "engine/core/holder_speeds.hpp"
 #include "engine/core/rank_core.hpp"
 #include "engine/model/draft_runner.hpp"
 #include "engine/model/step.hpp"
@@ -106,6 +107,7 @@ private:
   void drafts_failed(const error& why, outbox& out);
   void await_readers(outbox& out);
   void resume_if_complete(outbox& out);
+  void lose_others(std::span<const engine::placed_rank> alive, outbox& out);
   void tell_installed(outbox& out);
   void reader_done(call_id call, outbox& out);
   template <class F>
@@ -115,6 +117,7 @@ private:
   rank_kv kv_;
   engine::rank_core core_;
   engine::expert_call_core calls_;
+  engine::holder_speeds speeds_;
   phase phase_ = phase::idle;
   bool waited_ = false; ///< in the step that is out: mail was read
   instant step_began_, drafts_began_;

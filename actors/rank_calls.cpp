@@ -79,7 +79,7 @@ void rank_actor::reader_done(call_id call, outbox& out) {
     wake(out);
 }
 
-result<void> rank_actor::on(const proto::expert_rows& m, instant, outbox& out) {
+result<void> rank_actor::on(const proto::expert_rows& m, instant now, outbox& out) {
   reader_done(m.call, out);
   if (phase_ == phase::idle)
     return {};
@@ -94,6 +94,8 @@ result<void> rank_actor::on(const proto::expert_rows& m, instant, outbox& out) {
     out.count("di_rank_answers_late_total");
     return {};
   }
+  if (!call->local && speeds_.observe(call->holder, now - call->sent))
+    core_.set_slow(speeds_.slow(), out);
   for (std::size_t i = 0; i < call->entries.size(); ++i)
     std::memcpy(&d.answers[call->entries[i].slot * std::size_t{d.hidden}],
                 m.rows.data() + i * row_bytes, row_bytes);

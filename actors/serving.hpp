@@ -45,7 +45,8 @@ struct rebalancer {
   using protocol = di::protocol<reacts_to<proto::view_committed>,      // who is in
                                 reacts_to<proto::placement_prepared>,  // who has loaded
                                 reacts_to<proto::placement_installed>, // who follows
-                                reacts_to<proto::expert_load>>;        // who asks for what
+                                reacts_to<proto::expert_load>,         // who asks for what
+                                reacts_to<proto::ranks_slow>>;         // who takes long
 };
 
 /// Cores behind the kit's face, ready for system::spawn(). Made in serving.cpp, so that callers

@@ -83,6 +83,7 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   engine::rebalancer_options placing;
   placing.groups = expert_groups(model.spec);
   placing.redundant = settings.redundant_experts;
+  placing.ranks_min = settings.ranks_min;
   placing.policy = settings.rebalance;
   placing.listeners = {"/control/scheduler", settings.gateway, "/control/chronicle"};
   spawn_options watched;

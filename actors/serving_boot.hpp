@@ -39,6 +39,7 @@ result<model_outline> read_model_outline(const std::filesystem::path& folder,
 
 struct control_settings {
   std::uint32_t redundant_experts = 0;
+  std::uint32_t ranks_min = 1; ///< min_ep: memory is reserved for the experts of so few ranks
   engine::rebalance_policy rebalance;
   engine::scheduler_options scheduler;
   address gateway = "/gateway/0";          ///< hears of settled placements

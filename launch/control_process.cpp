@@ -84,6 +84,7 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
                            ends(latch)));
   actors::control_settings s;
   s.redundant_experts = c.config.redundant_experts;
+  s.ranks_min = c.config.min_ep;
   s.scheduler.queue_max = c.config.queue_max;
   s.scheduler.tenant_choices_max = c.config.tenant_choices_max;
   s.scheduler.gateway_choices_max = c.config.gateway_choices_max;

@@ -163,6 +163,11 @@ void rank_core::arm_resend(outbox& out) {
   resend_armed_ = true;
 }
 
+void rank_core::set_slow(std::span<const slow_holder> slow, outbox& out) {
+  slow_.assign(slow.begin(), slow.end());
+  report(out);
+}
+
 void rank_core::report(outbox& out) {
   proto::rank_load load;
   load.rank = options_.rank;
@@ -176,10 +181,15 @@ void rank_core::report(outbox& out) {
   load.kv_tokens_free = kv_->tokens_free();
   load.draining = draining_;
   load.rows_done = rows_;
+  for (const slow_holder& s : slow_) {
+    load.slow.push_back(s.who.rank);
+    load.slow_percent.push_back(static_cast<std::uint32_t>(100 * std::min(s.factor, 1000.0)));
+  }
   const bool same = load.running == reported_.running && load.waiting == reported_.waiting
                     && load.rows_pending == reported_.rows_pending
                     && load.kv_tokens_free == reported_.kv_tokens_free
-                    && load.draining == reported_.draining;
+                    && load.draining == reported_.draining && load.slow == reported_.slow
+                    && load.slow_percent == reported_.slow_percent;
   if (same && reported_.report != 0)
     return;
   load.report = ++report_;

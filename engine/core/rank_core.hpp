@@ -5,6 +5,7 @@
 
 #include "engine/core/choice_sampler.hpp"
 #include "engine/core/chunk_planner.hpp"
+#include "engine/core/holder_speeds.hpp"
 #include "engine/core/rank_step.hpp"
 #include "engine/core/rank_tuning.hpp"
 #include "messaging/proto/journal.hpp"
@@ -108,6 +109,8 @@ public:
   void observe_step(double ms);
   void observe_draft_pass(std::uint32_t sequences, double ms);
   const rank_tuning& tuning() const noexcept { return tuning_; }
+  /// Other ranks that this one finds slow; part of its reports.
+  void set_slow(std::span<const slow_holder> slow, outbox& out);
   /// Settles the drawn step. Nothing if there is none. @return its drawn tokens, in plan order
   std::vector<token_id> finish(instant now, outbox& out);
   bool unfinished() const noexcept { return !unfinished_.empty(); }
@@ -218,6 +221,7 @@ private:
   epoch view_{};
   bool draining_ = false, resend_armed_ = false;
   proto::rank_load reported_;
+  std::vector<slow_holder> slow_;
 };
 
 } // namespace di::engine

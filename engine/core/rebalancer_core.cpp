@@ -186,11 +186,51 @@ void rebalancer_core::overtake(epoch seen, outbox& out) {
   publish(out);
 }
 
-/// A plan of its own for what a repair left uneven.
+result<void> rebalancer_core::on(const proto::ranks_slow& m, instant, outbox& out) {
+  slow_.clear();
+  for (std::size_t i = 0; i < std::min({m.ranks.size(), m.lives.size(), m.percent.size()}); ++i)
+    slow_[{m.ranks[i], m.lives[i]}] = std::max(1.0, m.percent[i] / 100.0);
+  uneven_ = placement_.ranks() > 0;
+  if (uneven_ && settled()) {
+    level();
+    propose_next(out);
+  }
+  return {};
+}
+
+/// Of the placement's ranks; empty: all are alike.
+std::vector<double> rebalancer_core::slowness() const {
+  std::vector<double> all;
+  bool any = false;
+  for (std::size_t i = 0; i < placement_.ranks(); ++i) {
+    const placed_rank who = placement_.rank_at(i);
+    const auto at = slow_.find({who.rank, who.life});
+    all.push_back(at == slow_.end() ? 1.0 : at->second);
+    any = any || at != slow_.end();
+  }
+  return any ? all : std::vector<double>{};
+}
+
+/// A plan of its own for what a repair left uneven, or a slow rank has too much of.
 void rebalancer_core::level() {
   uneven_ = false;
+  goal_.clear();
+  const std::vector<double> slow = slowness();
+  const auto ranks = static_cast<std::uint32_t>(placement_.ranks());
+  proto::placement_published m = placement_.published();
+  std::vector<std::vector<std::uint32_t>> most;
+  for (proto::placement_group& g : m.groups) {
+    const std::uint32_t reserved = slots_per_rank(
+        g.experts, options_.redundant, std::min(std::max(options_.ranks_min, 1U), ranks));
+    most.push_back(slots_by_speed(g.experts, options_.redundant, ranks, slow, reserved));
+    widen(g, *std::max_element(most.back().begin(), most.back().end()));
+  }
+  auto wider = placement::from(m);
+  if (!wider)
+    return;
+  placement_ = std::move(*wider); // more empty slots, the same experts
   for (std::size_t g = 0; g < options_.groups.size(); ++g)
-    goal_.push_back(levelled(placement_, g, options_.redundant, loads_.view(g)));
+    goal_.push_back(levelled(placement_, g, options_.redundant, most[g], loads_.view(g)));
 }
 
 void rebalancer_core::settle(outbox& out) {

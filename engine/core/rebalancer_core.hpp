@@ -9,6 +9,7 @@
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
+#include "messaging/proto/scheduler.hpp"
 
 #include <map>
 #include <optional>
@@ -38,6 +39,7 @@ struct rebalancer_options {
 ///   publishing --all ranks and shards follow, and no
 ///                call made before is open-->         idle, or proposing the next layers;
 ///                                                    shards let go of the old slots
+///   idle       --ranks are slow, or are no more-->   proposing    (they hold less, or again as much)
 ///   any        --newer view-->                       publishing   (a plan in flight is dropped)
 ///   any        --view below ranks_min-->             idle, and nothing is settled
 ///   any        --answer with a newer version-->      publishing   (of another life of control)
@@ -59,6 +61,8 @@ public:
   result<void> on(const proto::placement_prepared& m, instant now, outbox& out);
   result<void> on(const proto::placement_installed& m, instant now, outbox& out);
   result<void> on(const proto::expert_load& m, instant now, outbox& out);
+  /// Slow ranks give experts to others, as far as memory for these is reserved.
+  result<void> on(const proto::ranks_slow& m, instant now, outbox& out);
   result<void> on_due(timer which, instant now, outbox& out);
   /// All follow the placement and nothing is on its way.
   bool settled() const noexcept {
@@ -80,6 +84,7 @@ private:
   std::uint64_t next_version(epoch view);
   void overtake(epoch seen, outbox& out);
   std::vector<load_view> load_views() const;
+  std::vector<double> slowness() const;
   void level();
   void publish(outbox& out);
   void propose_next(outbox& out);
@@ -95,14 +100,15 @@ private:
   rebalancer_options options_;
   placement placement_, next_;
   phase phase_ = phase::idle;
-  std::uint64_t version_ = 0; ///< highest ever made
-  epoch seen_view_{};         ///< the newest, published for or not
-  bool parked_ = false;       ///< too few ranks
-  bool uneven_ = false;       ///< repaired and not levelled yet
-  epoch told_view_{};         ///< whose settling listeners know
-  std::set<address> waiting_; ///< who has not loaded or installed it
-  duration wait_{};           ///< until it is sent to them again
-  std::vector<table> goal_;   ///< [groups] where the plan leads; empty: nowhere
+  std::uint64_t version_ = 0;                              ///< highest ever made
+  epoch seen_view_{};                                      ///< the newest, published for or not
+  bool parked_ = false;                                    ///< too few ranks
+  bool uneven_ = false;                                    ///< repaired and not levelled yet
+  std::map<std::pair<rank_id, incarnation>, double> slow_; ///< [times as long]
+  epoch told_view_{};                                      ///< whose settling listeners know
+  std::set<address> waiting_;                              ///< who has not loaded or installed it
+  duration wait_{};                                        ///< until it is sent to them again
+  std::vector<table> goal_; ///< [groups] where the plan leads; empty: nowhere
   load_sum loads_;
   std::map<rank_id, progress> progress_;
   bool active_ = false;                                   ///< between begin_above and end_below

@@ -37,6 +37,11 @@ void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks
     next.push_back(old ? *old : rank_entry{});
     next.back().who = r;
   }
+  for (const rank_entry& old : ranks_)
+    if (old.slowness > 1 && std::none_of(next.begin(), next.end(), [&](const rank_entry& r) {
+          return r.who == old.who;
+        }))
+      out.count("di_scheduler_slow_ranks", -1);
   ranks_ = std::move(next);
   for (auto at = requests_.begin(); at != requests_.end();) {
     const auto here = at++;
@@ -48,6 +53,7 @@ void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks
       std::erase_if(r.refused_by, [](const auto& refusal) { return refusal.second.stale; });
     }
   }
+  judge_speeds(out);
   place_queued(now, out);
 }
 
@@ -98,6 +104,7 @@ result<void> scheduler_core::on(const proto::rank_load& m, instant now, outbox& 
     if (const auto at = requests_.find(id); at != requests_.end() && at->second->assigned == r->who)
       counted(*r, *at->second);
   r->taken.clear();
+  judge_speeds(out);
   place_queued(now, out);
   return {};
 }

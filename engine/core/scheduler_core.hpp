@@ -19,6 +19,7 @@ namespace di::engine {
 
 struct scheduler_options {
   address journal = "/control/journal";
+  address rebalancer = "/control/rebalancer";
   std::uint32_t queue_max = 16'384;           ///< requests without a rank; more are refused
   std::uint64_t tenant_choices_max = 0;       ///< [choices] open per tenant; 0: no bound
   std::uint64_t gateway_choices_max = 0;      ///< [choices] open per gateway; 0: no bound
@@ -52,7 +53,8 @@ struct scheduler_options {
 ///
 /// Room on a rank: fewer than backlog_per_rank_max choices wait there, assigned_per_rank_max are
 /// not passed, and the tokens of all that it was given fit kv_percent of its KV room. An idle rank
-/// has room for anything. Among ranks with room the one with the least outstanding_work() gets it.
+/// has room for anything. Among ranks with room the one with the least outstanding_work() gets it;
+/// work of a rank that most others find slow counts as many times as it takes longer.
 ///
 /// An assignment counts until its rank settles it, is released, or is gone from the view. What is
 /// queued stays so over views, with its place, quota and deadline. Refusals by ranks that know
@@ -91,6 +93,7 @@ private:
     std::uint64_t new_rows = 0;    ///< [rows] of prompts that no report counts yet
     std::uint64_t new_choices = 0; ///< that no report counts yet
     std::vector<request_id> taken; ///< that the next report will count
+    double slowness = 1;           ///< [times the median] as most others find
   };
   using request_map = std::map<request_id, std::unique_ptr<request>>;
 
@@ -102,6 +105,7 @@ private:
   bool refused_by_all(const request& r) const;
   bool has_room(const rank_entry& rank, const request& r) const;
   rank_work work_of(const rank_entry& rank) const;
+  void judge_speeds(outbox& out);
   rank_entry* best_rank(const request& r);
   void place_queued(instant now, outbox& out);
   void assign(request& r, rank_entry& to, instant now, outbox& out);

@@ -4,6 +4,9 @@
 #include "engine/core/scheduler_request.hpp"
 #include "messaging/base/trace.hpp"
 
+#include <algorithm>
+#include <map>
+
 namespace di::engine {
 
 namespace {
@@ -55,13 +58,45 @@ rank_work scheduler_core::work_of(const rank_entry& rank) const {
   return w;
 }
 
+/// Who is slow: more than half of the other ranks say so; by how much: the median of what they say.
+void scheduler_core::judge_speeds(outbox& out) {
+  std::map<rank_id, std::vector<std::uint32_t>> said;
+  for (const rank_entry& by : ranks_)
+    for (std::size_t i = 0; i < std::min(by.load.slow.size(), by.load.slow_percent.size()); ++i)
+      if (by.load.slow[i] != by.who.rank)
+        said[by.load.slow[i]].push_back(by.load.slow_percent[i]);
+  proto::ranks_slow now;
+  bool changed = false;
+  for (rank_entry& r : ranks_) {
+    std::vector<std::uint32_t>& all = said[r.who.rank];
+    double slowness = 1;
+    if (2 * all.size() > ranks_.size() - 1) {
+      const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+      std::nth_element(all.begin(), middle, all.end());
+      slowness = std::max(1.0, *middle / 100.0);
+      now.ranks.push_back(r.who.rank);
+      now.lives.push_back(r.who.life);
+      now.percent.push_back(*middle);
+    }
+    if ((slowness > 1) != (r.slowness > 1)) {
+      changed = true;
+      out.count("di_scheduler_slow_ranks", slowness > 1 ? 1 : -1); // the sum is how many there are
+      if (slowness > 1)
+        out.count("di_scheduler_slow_ranks_total");
+    }
+    r.slowness = slowness;
+  }
+  if (changed)
+    out.send(options_.rebalancer, std::move(now));
+}
+
 scheduler_core::rank_entry* scheduler_core::best_rank(const request& r) {
   rank_entry* best = nullptr;
   double least = 0;
   for (rank_entry& rank : ranks_) {
     if (!has_room(rank, r))
       continue;
-    const double work = outstanding_work(work_of(rank), options_.weights);
+    const double work = rank.slowness * (1 + outstanding_work(work_of(rank), options_.weights));
     if (!best || work < least || (work == least && rank.choices < best->choices)) {
       best = &rank;
       least = work;

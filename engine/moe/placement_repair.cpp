@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 namespace di::engine {
 
@@ -40,7 +41,7 @@ public:
     std::stable_sort(lost.begin(), lost.end(),
                      [this](auto a, auto b) { return weights_[a] > weights_[b]; });
     for (const std::uint32_t e : lost) {
-      const std::size_t rank = lightest(e, slots_);
+      const std::size_t rank = lightest(e, std::vector<std::size_t>(ranks_, slots_));
       if (rank < ranks_)
         put(rank, free_slot(rank), e);
       else
@@ -49,13 +50,14 @@ public:
   }
   /// At most `most` experts on each rank, in the first slots, evenly; copies until there are
   /// `total` of all.
-  void level(std::size_t most, std::size_t total) {
-    drop_copies(most);
-    while (give(most)) {
+  void level(std::span<const std::uint32_t> most, std::size_t total) {
+    const std::vector<std::size_t> room(most.begin(), most.end());
+    drop_copies(std::accumulate(room.begin(), room.end(), std::size_t{0}));
+    while (give(room)) {
     }
     for (std::size_t r = 0; r < ranks_; ++r)
-      compact(r, most);
-    fill(most, total);
+      compact(r);
+    fill(room, total);
   }
 
 private:
@@ -98,11 +100,11 @@ private:
     recount(rank);
     recount_holders(e);
   }
-  /// The rank with the fewest rows that lacks the expert and has fewer than `most`; ranks_ if none.
-  std::size_t lightest(std::uint32_t e, std::size_t most) {
+  /// The rank with the fewest rows that lacks the expert and has room; ranks_ if there is none.
+  std::size_t lightest(std::uint32_t e, const std::vector<std::size_t>& room) {
     std::size_t best = ranks_;
     for (std::size_t r = 0; r < ranks_; ++r)
-      if (count_[r] < most && !holds(r, e)
+      if (count_[r] < room[r] && !holds(r, e)
           && (best == ranks_
               || std::pair{load_[r], count_[r]} < std::pair{load_[best], count_[best]}))
         best = r;
@@ -131,8 +133,8 @@ private:
   }
   std::size_t all() const { return std::accumulate(count_.begin(), count_.end(), std::size_t{0}); }
   /// As long as there are more copies than slots, the fullest ranks let go of some.
-  void drop_copies(std::size_t most) {
-    for (std::size_t left = all(); left > most * ranks_; --left) {
+  void drop_copies(std::size_t slots) {
+    for (std::size_t left = all(); left > slots; --left) {
       std::size_t from = ranks_;
       for (std::size_t r = 0; r < ranks_; ++r)
         if (lightest_copy(r) != none
@@ -144,16 +146,21 @@ private:
       clear(from, lightest_copy(from));
     }
   }
-  /// One expert goes from the fullest rank to the lightest that has two fewer. @return false:
-  /// nobody has too many
-  bool give(std::size_t most) {
+  /// One expert goes from a rank that has too many, or two more than another, to the lightest with
+  /// room. @return false: nobody has too many
+  bool give(const std::vector<std::size_t>& room) {
+    const auto excess = [&](std::size_t r) { return count_[r] - std::min(count_[r], room[r]); };
+    const auto rank_of = [&](std::size_t r) { return std::tuple{excess(r), count_[r], load_[r]}; };
     std::size_t from = 0;
     for (std::size_t r = 1; r < ranks_; ++r)
-      if (std::pair{count_[r], load_[r]} > std::pair{count_[from], load_[from]})
+      if (rank_of(r) > rank_of(from))
         from = r;
     if (count_[from] == 0)
       return false;
-    const std::size_t below = std::min(most, count_[from] - 1);
+    std::vector<std::size_t> below = room;
+    if (excess(from) == 0)
+      for (std::size_t& b : below)
+        b = std::min(b, count_[from] - 1);
     std::uint32_t best = none;
     std::size_t best_to = ranks_;
     double best_peak = 0;
@@ -174,25 +181,25 @@ private:
       return true;
     }
     const std::uint32_t copy = lightest_copy(from); // whoever has room holds all of it already
-    if (count_[from] <= most || copy == none)
+    if (excess(from) == 0 || copy == none)
       return false;
     clear(from, copy);
     return true;
   }
-  void compact(std::size_t rank, std::size_t most) {
+  void compact(std::size_t rank) {
     const auto r = row(rank);
-    for (std::size_t s = most; s < slots_; ++s)
+    for (std::size_t s = count_[rank]; s < slots_; ++s)
       if (r[s] != none)
-        if (const std::size_t free = free_slot(rank); free < most)
-          std::swap(r[free], r[s]);
+        std::swap(r[free_slot(rank)], r[s]);
   }
-  void fill(std::size_t most, std::size_t total) {
+  void fill(const std::vector<std::size_t>& room, std::size_t total) {
     for (std::size_t have = all(); have < total; ++have) {
-      std::size_t to = 0;
-      for (std::size_t r = 1; r < ranks_; ++r)
-        if (std::pair{count_[r], load_[r]} < std::pair{count_[to], load_[to]})
+      std::size_t to = ranks_;
+      for (std::size_t r = 0; r < ranks_; ++r)
+        if (count_[r] < std::min(room[r], weights_.size())
+            && (to == ranks_ || std::pair{count_[r], load_[r]} < std::pair{count_[to], load_[to]}))
           to = r;
-      if (count_[to] >= std::min(most, weights_.size()))
+      if (to == ranks_)
         return;
       std::uint32_t best = none;
       for (std::uint32_t e = 0; e < weights_.size(); ++e)
@@ -264,23 +271,74 @@ result<placement> repaired(const placement& old, const repair_wish& wish,
   return placement::from(m);
 }
 
+std::vector<std::uint32_t> slots_by_speed(std::uint32_t experts, std::uint32_t redundant,
+                                          std::uint32_t ranks, std::span<const double> slowness,
+                                          std::uint32_t slots_max) {
+  const std::uint32_t even = slots_per_rank(experts, redundant, ranks);
+  std::vector<std::uint32_t> most(ranks, even);
+  if (slowness.size() != ranks)
+    return most;
+  double speed = 0; // of all; a rank as fast as most has 1
+  for (const double s : slowness)
+    speed += 1 / std::max(s, 1.0);
+  std::uint32_t fast = 0;
+  std::uint64_t left = std::uint64_t{experts} + redundant;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    fast += !(slowness[r] > 1);
+    if (slowness[r] > 1) {
+      most[r] = std::min(even, static_cast<std::uint32_t>(static_cast<double>(experts + redundant)
+                                                          / (slowness[r] * speed)));
+      left -= std::min<std::uint64_t>(left, most[r]);
+    }
+  }
+  if (fast == 0)
+    return std::vector<std::uint32_t>(ranks, even);
+  const std::uint32_t bound = std::min(std::max(slots_max, even), experts);
+  const auto share =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>((left + fast - 1) / fast, bound));
+  std::uint64_t room = 0;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    if (!(slowness[r] > 1))
+      most[r] = std::max(share, std::min(even, bound));
+    room += most[r];
+  }
+  for (std::uint32_t r = 0; room < experts; r = (r + 1) % ranks) // what fits nowhere else
+    if (most[r] < bound) {
+      ++most[r];
+      ++room;
+    }
+  return most;
+}
+
 std::vector<std::uint32_t> levelled(const placement& p, std::size_t group, std::uint32_t redundant,
-                                    const load_view& load) {
+                                    std::span<const std::uint32_t> most, const load_view& load) {
   const proto::placement_group& g = p.published().groups[group];
-  const auto ranks = static_cast<std::uint32_t>(p.ranks());
-  const std::uint32_t wanted = std::min(g.slots, slots_per_rank(g.experts, redundant, ranks));
   std::vector<std::uint32_t> all;
   for (std::uint32_t layer = 0; layer < g.layers; ++layer) {
     std::vector<std::uint32_t> held;
-    for (std::size_t r = 0; r < ranks; ++r) {
+    for (std::size_t r = 0; r < p.ranks(); ++r) {
       const auto of_rank = p.held(r, layer_id{g.first_layer + layer});
       held.insert(held.end(), of_rank.begin(), of_rank.end());
     }
-    layer_slots one{std::move(held), ranks, weights_of(load, g.experts, layer, false)};
-    one.level(wanted, std::size_t{g.experts} + redundant);
+    layer_slots one{std::move(held), p.ranks(), weights_of(load, g.experts, layer, false)};
+    one.level(most, std::size_t{g.experts} + redundant);
     all.insert(all.end(), one.held().begin(), one.held().end());
   }
   return all;
+}
+
+bool widen(proto::placement_group& group, std::uint32_t slots) {
+  if (slots <= group.slots)
+    return false;
+  std::vector<std::uint32_t> wider;
+  for (std::size_t row = 0; row < group.expert_of_slot.size(); row += group.slots) {
+    const auto begin = group.expert_of_slot.begin() + static_cast<std::ptrdiff_t>(row);
+    wider.insert(wider.end(), begin, begin + group.slots);
+    wider.insert(wider.end(), slots - group.slots, none);
+  }
+  group.expert_of_slot = std::move(wider);
+  group.slots = slots;
+  return true;
 }
 
 bool narrow(proto::placement_group& group, std::uint32_t slots) {

@@ -40,18 +40,30 @@ struct repair_wish {
 result<placement> repaired(const placement& old, const repair_wish& wish,
                            std::span<const load_view> loads = {});
 
-/// Where experts should move once a repaired placement is in effect: ranks with more than others
-/// give to those with fewer, and copies are made until there are as many as `redundant` says, the
-/// busiest experts first. Ends with at most slots_per_rank() experts on every rank, in its first
-/// slots. Copies beyond the redundancy stay where there is room.
+/// How many experts of a layer each rank may hold: slots_per_rank() on all alike, or less on slow
+/// ones and more on others, as far as `slots_max` lets them.
+/// @param slowness   [ranks] how many times as long a rank takes; empty: all alike
+/// @param slots_max  that memory is reserved for on each rank
+std::vector<std::uint32_t> slots_by_speed(std::uint32_t experts, std::uint32_t redundant,
+                                          std::uint32_t ranks, std::span<const double> slowness,
+                                          std::uint32_t slots_max);
+
+/// Where experts should move once a repaired placement is in effect: ranks with more than they may
+/// hold, or than others, give to those with fewer, and copies are made until there are as many as
+/// `redundant` says, the busiest experts first. Copies beyond that stay where there is room. A
+/// rank's experts end up in its first slots.
 ///
 /// @param group  of the placement
+/// @param most   [ranks] of slots_by_speed(); the group has as many slots
 /// @param load   as above, of this group
 /// @return       [layers, ranks, slots] with the slots that the placement has now; equal to what is
 ///               there if nothing is to be done
 std::vector<std::uint32_t> levelled(const placement& p, std::size_t group, std::uint32_t redundant,
+                                    std::span<const std::uint32_t> most,
                                     const load_view& load = {});
 
+/// Gives every rank empty slots, until it has `slots`. @return whether it had fewer
+bool widen(proto::placement_group& group, std::uint32_t slots);
 /// Cuts slots that no rank uses off the end of every rank. @param slots  to keep at least
 /// @return whether anything was cut
 bool narrow(proto::placement_group& group, std::uint32_t slots);

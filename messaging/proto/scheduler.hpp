@@ -62,8 +62,10 @@ struct rank_load {
   std::uint64_t kv_tokens_total = 0; ///< [tokens]
   bool draining = false;             ///< takes no new requests
   std::uint64_t rows_done = 0;       ///< [rows] computed in this life
+  std::vector<rank_id> slow;         ///< other ranks whose expert calls take much longer than most
+  std::vector<std::uint32_t> slow_percent; ///< [%] how long, of the median; as `slow`
   DI_FIELDS(rank_load, m.rank, m.life, m.report, m.running, m.waiting, m.rows_pending,
-            m.kv_tokens_free, m.kv_tokens_total, m.draining, m.rows_done)
+            m.kv_tokens_free, m.kv_tokens_total, m.draining, m.rows_done, m.slow, m.slow_percent)
 };
 
 struct request_settled {
@@ -130,8 +132,19 @@ struct request_taken {
   DI_FIELDS(request_taken, m.request, m.attempt, m.rank, m.life)
 };
 
-using scheduler_messages =
-    type_list<admit_request, request_admitted, admission_refused, rank_load, request_settled,
-              assignment_refused, release_request, get_schedule, schedule, request_taken>;
+struct ranks_slow {
+  static constexpr wire_id wire{0x020B};
+  static constexpr std::string_view doc =
+      "Fact of SCHEDULER to REBALANCER: the ranks that most others find slow; all others are not. "
+      "They get less to do, and stay members. Overload: one per change.";
+  std::vector<rank_id> ranks;         ///< ascending
+  std::vector<incarnation> lives;     ///< one per rank
+  std::vector<std::uint32_t> percent; ///< [%] how long their expert calls take, of the median
+  DI_FIELDS(ranks_slow, m.ranks, m.lives, m.percent)
+};
+
+using scheduler_messages = type_list<admit_request, request_admitted, admission_refused, rank_load,
+                                     request_settled, assignment_refused, release_request,
+                                     get_schedule, schedule, request_taken, ranks_slow>;
 
 } // namespace di::proto

@@ -47,6 +47,10 @@ struct world {
     for (std::size_t g = 0; g < groups.size(); ++g)
       loads.push_back({2, groups[g].layers, groups[g].experts, rows[g]});
   }
+  std::vector<std::uint32_t> most(std::size_t g, std::span<const double> slowness) const {
+    return slots_by_speed(groups[g].experts, redundant, static_cast<std::uint32_t>(ranks.size()),
+                          slowness, groups[g].experts);
+  }
   /// Some leave, some come, some are replaced in their place; at least one stays or comes.
   void change() {
     std::vector<placed_rank> next;
@@ -165,8 +169,9 @@ TEST(placement_repair, keeps_every_expert_held_and_moves_nothing_needlessly) {
       proto::placement_published m = now.published();
       for (std::size_t g = 0; g < w.groups.size(); ++g) {
         const load_view load = w.loads.empty() ? load_view{} : w.loads[g];
-        const auto goal = levelled(now, g, w.redundant, load);
-        ASSERT_EQ(levelled(now, g, w.redundant, load), goal);
+        const auto most = w.most(g, {});
+        const auto goal = levelled(now, g, w.redundant, most, load);
+        ASSERT_EQ(levelled(now, g, w.redundant, most, load), goal);
         ASSERT_NO_FATAL_FAILURE(expect_level(now, g, goal, w));
         m.groups[g].expert_of_slot = goal;
         narrow(m.groups[g], slots_per_rank(m.groups[g].experts, w.redundant,
@@ -178,12 +183,61 @@ TEST(placement_repair, keeps_every_expert_held_and_moves_nothing_needlessly) {
       now = *level;
       for (std::size_t g = 0; g < w.groups.size(); ++g) {
         const load_view load = w.loads.empty() ? load_view{} : w.loads[g];
-        ASSERT_EQ(levelled(now, g, w.redundant, load), now.published().groups[g].expert_of_slot)
+        ASSERT_EQ(levelled(now, g, w.redundant, w.most(g, {}), load),
+                  now.published().groups[g].expert_of_slot)
             << "what is level stays";
       }
     }
   }
   EXPECT_EQ(views, 3600U);
+}
+
+TEST(placement_repair, takes_experts_from_slow_ranks_as_far_as_others_have_room) {
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    world w{seed};
+    const placement now =
+        placement::contiguous(w.groups, w.ranks, w.redundant, epoch{1}, epoch{1}).value();
+    std::vector<double> slowness;
+    for (std::size_t r = 0; r < w.ranks.size(); ++r)
+      slowness.push_back(w.random() % 3 == 0 ? 2.0 + static_cast<double>(w.random() % 9) : 1.0);
+    proto::placement_published m = now.published();
+    std::vector<std::vector<std::uint32_t>> most;
+    for (std::size_t g = 0; g < w.groups.size(); ++g) {
+      most.push_back(w.most(g, slowness));
+      widen(m.groups[g], *std::max_element(most[g].begin(), most[g].end()));
+    }
+    const placement wider = placement::from(m).value();
+    for (std::size_t g = 0; g < w.groups.size(); ++g) {
+      const std::uint32_t even = slots_per_rank(w.groups[g].experts, w.redundant,
+                                                static_cast<std::uint32_t>(w.ranks.size()));
+      const auto goal = levelled(wider, g, w.redundant, most[g], {});
+      m.groups[g].expert_of_slot = goal;
+      const std::size_t slots = m.groups[g].slots;
+      for (std::size_t row = 0; row < goal.size(); row += slots) {
+        const std::size_t rank = row / slots % w.ranks.size();
+        ASSERT_LE(used(std::span{goal}.subspan(row, slots)), most[g][rank]);
+        if (slowness[rank] > 1 && std::count(slowness.begin(), slowness.end(), 1.0) > 0) {
+          ASSERT_LE(most[g][rank], even);
+          if (w.groups[g].experts > 2 * w.ranks.size()
+              && std::count(slowness.begin(), slowness.end(), 1.0) * 2
+                     > static_cast<std::ptrdiff_t>(w.ranks.size())) {
+            ASSERT_LT(most[g][rank], even) << "there is room elsewhere";
+          }
+        }
+      }
+    }
+    ASSERT_TRUE(placement::from(m)) << "every expert still has a holder";
+  }
+}
+
+TEST(placement_repair, keeps_a_slow_ranks_experts_if_nobody_has_memory_for_them) {
+  const std::vector<double> slowness{1, 1, 10, 1};
+  EXPECT_EQ(slots_by_speed(8, 0, 4, slowness, 2), (std::vector<std::uint32_t>{2, 2, 2, 2}));
+  EXPECT_EQ(slots_by_speed(8, 0, 4, slowness, 3), (std::vector<std::uint32_t>{3, 3, 0, 3}));
+  EXPECT_EQ(slots_by_speed(8, 0, 4, {}, 3), (std::vector<std::uint32_t>{2, 2, 2, 2}));
+  const std::vector<double> all{3, 3, 3, 3};
+  EXPECT_EQ(slots_by_speed(8, 0, 4, all, 3), (std::vector<std::uint32_t>{2, 2, 2, 2}));
 }
 
 TEST(placement_repair, gives_lost_experts_to_those_with_the_fewest_rows) {
