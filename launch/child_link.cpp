@@ -2,6 +2,8 @@
 // Lines and descriptors over a socket pair.
 #include "launch/child_link.hpp"
 
+#include "messaging/base/log.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -184,8 +186,8 @@ void node_listener::read() {
 
 void node_listener::take(std::string_view line) {
   const auto word = parse_node_word(line);
-  if (!word.ok())
-    return; // of a newer node process
+  if (!word.ok()) // of a newer node process
+    return log::warn("node_word_unknown", {{"what", word.error().what}});
   unique_fd descriptor;
   if (word->kind == node_word_kind::segment && !descriptors_.empty()) {
     descriptor = std::move(descriptors_.front());

@@ -53,10 +53,12 @@ int cluster::run() {
   for (const auto& r : o_.plan.ranks)
     not_ready_.insert(rank_name(r.rank));
   loop_.at(clock::now() + o_.config.start_timeout, [this] { late(); });
+  open_admin();
   start_control();
   if (!ending_)
     start_nodes();
   loop_.run();
+  admin_.reset();
   if (!reason_.empty())
     log_.last(unanswered_.empty() ? reason_ : fmt::format("{}; {}", reason_, unanswered_));
   return code_;

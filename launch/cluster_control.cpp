@@ -44,6 +44,7 @@ recovering_boot cluster::recovering() const {
 
 void cluster::on_control_exit(exit_state state, const std::string& reason) {
   control_.reset();
+  refuse_admins("the control process has ended; what became of the order shows `dilaunch status`");
   remove_sockets(ids_.control);
   const bool clean = state.signal == 0
                      && (state.code == exit_done || state.code == exit_usage
@@ -101,8 +102,52 @@ void cluster::on_word(const child_word& word) {
   case child_word_kind::kill_rank:
     return kill_rank(word);
   case child_word_kind::admin_reply:
-    return;
+    if (word.last)
+      admin_waiting_.erase(word.number);
+    return admin_->reply(word.number, word.what, word.last);
   }
+}
+
+void cluster::open_admin() {
+  admin_server::events on;
+  on.line = [this](std::uint64_t connection, const std::string& line) {
+    on_admin(connection, line);
+  };
+  on.gone = [this](std::uint64_t connection) {
+    if (admin_waiting_.erase(connection) == 0 || !control_)
+      return;
+    node_word word;
+    word.kind = node_word_kind::admin_gone;
+    word.number = connection;
+    tell_control(word);
+  };
+  auto server = admin_server::make(loop_, dir_.path(), std::move(on));
+  if (!server.ok())
+    return end(exit_gave_up, server.error().what);
+  admin_ = std::move(*server);
+}
+
+void cluster::on_admin(std::uint64_t connection, const std::string& line) {
+  if (is_admin_who(line))
+    return admin_->reply(connection, admin_who(o_.config.name, o_.config.file, dir_.path()), true);
+  if (!control_ || !formed_ || ending_)
+    return admin_->reply(connection,
+                         admin_error("unavailable", ending_    ? "the run is ending"
+                                                    : !formed_ ? "the processes are still starting"
+                                                               : "the control process is starting "
+                                                                 "again"),
+                         true);
+  admin_waiting_.insert(connection);
+  node_word word;
+  word.kind = node_word_kind::admin;
+  word.number = connection;
+  word.what = line;
+  tell_control(word);
+}
+
+void cluster::refuse_admins(const std::string& why) {
+  for (const auto connection : std::exchange(admin_waiting_, {}))
+    admin_->reply(connection, admin_error("unavailable", why), true);
 }
 
 } // namespace di::launch

@@ -2,6 +2,7 @@
 // The state of one run, for cluster*.cpp only: who runs, in which life, and what is owed to whom.
 #pragma once
 
+#include "launch/admin_server.hpp"
 #include "launch/agent_host.hpp"
 #include "launch/cluster.hpp"
 #include "launch/cluster_log.hpp"
@@ -62,6 +63,11 @@ private:
   void on_word(const child_word& word);
   recovering_boot recovering() const;
 
+  // cluster_control.cpp: operators
+  void open_admin();
+  void on_admin(std::uint64_t connection, const std::string& line);
+  void refuse_admins(const std::string& why);
+
   // cluster_ranks.cpp: ranks and their nodes
   child_events local_events();
   remote_events far_events();
@@ -90,6 +96,8 @@ private:
   poll_loop loop_;
   rank_host host_;
   child_set& children_;
+  std::unique_ptr<admin_server> admin_;
+  std::set<std::uint64_t> admin_waiting_; ///< connections that control owes an answer
   std::unique_ptr<agent_host> agents_;
   std::map<std::uint32_t, std::unique_ptr<remote_node>> remotes_;
   std::set<std::uint32_t> greeted_; ///< node processes that are there

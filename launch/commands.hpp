@@ -20,6 +20,9 @@ void add_topology_commands(CLI::App& app, int& exit_code);
 /// run, agent, up (says that it is not here yet), and the hidden node and child.
 void add_run_commands(CLI::App& app, int& exit_code);
 
+/// status, scale, drain, rejoin, kill, upgrade: orders to a run that is under way.
+void add_admin_commands(CLI::App& app, int& exit_code);
+
 /// bench.
 void add_bench_commands(CLI::App& app, int& exit_code);
 

@@ -42,6 +42,15 @@ void control_link::kill_rank(node_id node, const proto::kill_rank& order) {
   tell_node(w);
 }
 
+void control_link::answer_operator(std::uint64_t connection, const std::string& line) {
+  child_word w;
+  w.kind = child_word_kind::admin_reply;
+  w.number = connection;
+  w.last = true;
+  w.what = line;
+  tell_node(w);
+}
+
 void control_link::take(const node_word& word, bus::post_office& office) {
   const rank_id rank{word.rank};
   switch (word.kind) {

@@ -5,6 +5,7 @@
 #include "actors/serving_boot.hpp"
 #include "actors/telemetry.hpp"
 #include "actors/tracing.hpp"
+#include "launch/admin_desk.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
 #include "launch/control_link.hpp"
@@ -92,13 +93,7 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   DI_TRY(s.rebalance, rebalance_of(c.config));
   s.ended = ends(latch).ended;
   DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
-  engine::directory_options d;
-  d.expected = {"/control"};
-  for (std::uint32_t r = 0; r < c.config.ep; ++r)
-    d.expected.push_back(fmt::format("/rank/{}", r));
-  d.formed_to = {"/control/keeper", "/control/membership"};
-  d.ready_to = {"/control/keeper"};
-  d.form_within = c.config.start_timeout;
+  auto d = directory_of(c.config, c.boot);
   return system.spawn("/control/directory", actors::make_directory(std::move(d), *c.office),
                       ends(latch));
 }
@@ -223,8 +218,10 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
 }
 
 result<void> start(child_context& c, batch_files& files, control_link& link,
-                   std::unique_ptr<actors::local_launcher>& launcher, end_latch& latch) {
+                   std::unique_ptr<actors::local_launcher>& launcher,
+                   std::shared_ptr<admin_desk>& desk, end_latch& latch) {
   DI_TRY_VOID(c.open(true));
+  DI_TRY(desk, admin_desk::open(*c.office, &control_link::answer_operator));
   DI_TRY(const auto model,
          actors::read_model_outline(c.config.model_path, c.config.tokenizer_path));
   const auto users = user_actors(c.config);
@@ -245,7 +242,8 @@ int control_process(child_context& c, end_latch& latch) {
   batch_files files;
   control_link link;
   std::unique_ptr<actors::local_launcher> launcher;
-  if (const auto started = start(c, files, link, launcher, latch); !started.ok()) {
+  std::shared_ptr<admin_desk> desk;
+  if (const auto started = start(c, files, link, launcher, desk, latch); !started.ok()) {
     const int code = give_up(started.error());
     // Actors that started use `files`, `launcher` and the latch.
     if (c.system && !c.system->stop_all(1s))
@@ -260,8 +258,12 @@ int control_process(child_context& c, end_latch& latch) {
     mail.body = parcel::of(proto::drain_batch{});
     (void)c.office->post(std::move(mail)); // no gateway: nothing to drain
   };
-  const auto verdict =
-      latch.wait(drain, [&c](const node_word& w, unique_fd) { control_link::take(w, *c.office); });
+  const auto verdict = latch.wait(drain, [&](const node_word& w, unique_fd) {
+    if (w.kind == node_word_kind::admin)
+      desk->take(w.number, w.what);
+    else
+      control_link::take(w, *c.office);
+  });
   if (!verdict.why.empty()) {
     log::error("control_ended", {{"what", verdict.why}});
     report_status({status_kind::failed, {}, verdict.why});

@@ -2,6 +2,8 @@
 // Topology keys `supervisor.*` as options of cores.
 #include "launch/control_settings.hpp"
 
+#include <fmt/format.h>
+
 namespace di::launch {
 namespace {
 
@@ -19,6 +21,24 @@ engine::on_loss loss_of(rank_loss policy) {
 
 } // namespace
 
+engine::directory_options directory_of(const topology& t, const boot_config& boot) {
+  engine::directory_options d;
+  d.expected = {"/control"};
+  if (boot.recovering) {
+    for (const auto& r : boot.recovering->ranks)
+      if (r.ready)
+        d.expected.push_back(fmt::format("/rank/{}", r.rank));
+    d.forms_without_lost = true;
+  } else {
+    for (std::uint32_t r = 0; r < t.ep; ++r)
+      d.expected.push_back(fmt::format("/rank/{}", r));
+  }
+  d.formed_to = {"/control/keeper", "/control/membership"};
+  d.ready_to = {"/control/keeper"};
+  d.form_within = t.start_timeout;
+  return d;
+}
+
 engine::membership_options membership_of(const topology& t) {
   engine::membership_options m;
   m.listeners = {"/control/keeper", "/control/rebalancer", "/control/chronicle",
@@ -26,6 +46,7 @@ engine::membership_options membership_of(const topology& t) {
   m.member_parts = {"rank", "expert_shard", "kv_agent"};
   m.loss = loss_of(t.on_rank_loss);
   m.members_min = t.min_ep;
+  m.journal = "/control/journal";
   m.directory = "/control/directory";
   m.keeper = "/control/keeper";
   m.evidence_window = t.evidence_window;

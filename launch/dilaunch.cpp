@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
       ->option_text("FILE");
   di::launch::add_topology_commands(app, exit_code);
   di::launch::add_run_commands(app, exit_code);
+  di::launch::add_admin_commands(app, exit_code);
   di::launch::add_trace_commands(app, exit_code);
   di::launch::add_bench_commands(app, exit_code);
   di::launch::add_checkpoint_commands(app, exit_code);

@@ -74,6 +74,16 @@ result<run_dir> run_dir::make() {
   return fail(ec::io_error, "cannot make a directory {}* in {}", prefix, base);
 }
 
+std::vector<std::string> run_dir::all() {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  const auto prefix = fmt::format("di-{}-", ::getuid());
+  for (const auto& entry : fs::directory_iterator{base_folder(), ignored})
+    if (entry.path().filename().string().starts_with(prefix))
+      paths.push_back(entry.path().string());
+  return paths;
+}
+
 run_dir::~run_dir() {
   if (!lock_)
     return; // moved from

@@ -7,6 +7,7 @@
 #include "messaging/base/result.hpp"
 
 #include <string>
+#include <vector>
 
 namespace di::launch {
 
@@ -17,6 +18,9 @@ public:
   /// Makes a directory; first sweeps those of the same user that nobody holds.
   /// @errors io_error
   static result<run_dir> make();
+
+  /// Paths of the directories of this user, whether their runs live or not.
+  static std::vector<std::string> all();
 
   run_dir(run_dir&&) noexcept = default;
   run_dir& operator=(run_dir&&) noexcept = default;

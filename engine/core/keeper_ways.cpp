@@ -11,8 +11,11 @@ namespace di::engine {
 void keeper_core::exited(kept& k, const std::string& words, instant now, outbox& out) {
   const bool ordered = k.state == kept_state::leaving;
   const bool excused = ordered || k.blameless;
+  const auto how = words.empty() ? std::string{"it ended"} : words;
   if (k.last_reason.empty() || (!excused && k.state != kept_state::fenced))
-    k.last_reason = words.empty() ? "it ended" : words;
+    k.last_reason = how;
+  else if (!excused)
+    k.last_reason += "; " + how;
   if (!excused)
     last_reason_ = fmt::format("rank {}: {}", k.home.rank.v, k.last_reason);
   const bool was_member = k.state == kept_state::member;
