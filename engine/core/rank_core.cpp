@@ -143,13 +143,13 @@ result<void> rank_core::take(const proto::assign_request& m, instant now, outbox
   request& kept = *requests_.emplace(m.spec.request, std::move(r)).first->second;
   sequence_key leader = 0; // the first choice: the others may copy its prompt
   for (auto& s : made) {
-    s->key = next_key_++;
+    s->key = m.attempt > 1 ? next_resumed_key_++ : next_key_++;
     s->leader = leader;
     s->leads = leader == 0 && made.size() > 1;
     leader = leader == 0 ? s->key : leader;
     kept.open.push_back(s->key);
     sequence& placed = *sequences_.emplace(s->key, std::move(s)).first->second;
-    waiting_.push_back(placed.key);
+    enqueue(placed);
     if (placed.finish.reason != proto::finish_reason::none) {
       // The dead attempt had drawn the last token but could not say so.
       end(placed, placed.finish, now);

@@ -47,6 +47,7 @@ namespace di::engine {
 /// What was planned for a sequence counts only for the life (generation) it was planned in. A
 /// sequence that ends while it is in a step loses that step's rows; its KV is closed when the step
 /// ends. The oldest sequence never waits for a newer one: it is admitted first, preempted last.
+/// Those of later attempts, whose clients have waited already, count as older than all first ones.
 /// Owned by the RANK shell; used on its thread only.
 class rank_core {
 public:
@@ -217,7 +218,9 @@ private:
   std::vector<std::vector<float>> survivals_;   // [offers]
   std::map<request_id, std::uint32_t> settled_; // last settled attempt
   std::deque<request_id> settled_order_;
-  std::uint64_t next_key_ = 1, step_ = 0, rows_ = 0, report_ = 0, preemptions_ = 0;
+  std::uint64_t next_resumed_key_ = 1,
+                next_key_ = std::uint64_t{1} << 32; // older than any fresh one
+  std::uint64_t step_ = 0, rows_ = 0, report_ = 0, preemptions_ = 0;
   epoch view_{};
   bool draining_ = false, resend_armed_ = false;
   proto::rank_load reported_;

@@ -151,7 +151,7 @@ TEST(rank_core, takes_decode_rows_first_and_keeps_room_for_prompts) {
     EXPECT_EQ(plan.segments.back().first_position, prompt_rows);
     prompt_rows += plan.prefill_rows;
     for (const auto& s : plan.segments)
-      ++served.at(s.sequence - 1);
+      ++served.at(core.request_of(s.sequence).v - 1);
     draw(core);
     core.finish({}, out);
   }
@@ -353,6 +353,24 @@ TEST(rank_core, starts_no_more_than_its_pages_hold) {
   EXPECT_EQ(core.kv().tokens_free(), 60U);
 }
 
+TEST(rank_core, computes_resumed_requests_before_those_that_came_before_them) {
+  rank_options o = small_rank();
+  o.step_rows = 12;
+  rank_core core = make_core(o);
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 20, 3), {}, out));
+  ASSERT_TRUE(core.on(ask(2, 20, 3), {}, out));
+  proto::assign_request resumed = ask(3, 20, 8);
+  resumed.attempt = 2;
+  resumed.progress = {{0, {100, 101}, false}};
+  ASSERT_TRUE(core.on(resumed, {}, out));
+  core.check();
+  const auto& segments = core.launch({}, out).segments;
+  ASSERT_FALSE(segments.empty());
+  EXPECT_EQ(core.request_of(segments[0].sequence), request_id{3});
+  EXPECT_EQ(segments[0].tokens.size(), 12U);
+}
+
 TEST(rank_core, preempts_the_newest_and_computes_its_tokens_again) {
   rank_options o = small_rank();
   o.kv_tokens = 60;
@@ -370,7 +388,8 @@ TEST(rank_core, preempts_the_newest_and_computes_its_tokens_again) {
     if (!core.has_work())
       continue;
     for (const planned_segment& s : core.launch({}, out).segments)
-      if (s.sequence == 2 && s.first_position == 0 && s.tokens.size() > 15) {
+      if (core.request_of(s.sequence) == request_id{2} && s.first_position == 0
+          && s.tokens.size() > 15) {
         again = true; // prompt, then what was drawn before
         EXPECT_EQ(s.tokens[14], 1);
         for (std::size_t t = 15; t < s.tokens.size(); ++t)
