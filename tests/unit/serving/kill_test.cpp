@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <random>
+#include <set>
+
 namespace di::test {
 namespace {
 
@@ -227,6 +230,78 @@ TEST(kill, of_a_rank_that_is_replaced_in_its_place_changes_no_byte) {
   expect_same_bytes(options, {{2 * part, kind::replace, {1}}, {4 * part, kind::replace, {0, 2}}});
   options.ranks = 1; // nobody is left to go on: all begin again behind what was recorded
   expect_same_bytes(options, {{120, kind::replace, {0}}}); // there are fewer calls
+}
+
+TEST(kill, with_little_room_snapshots_and_drafts_changes_no_byte) {
+  const std::uint64_t part = plain().calls / 10;
+  for (const char* speculation : {"off", "fixed:4", "varlen"}) {
+    SCOPED_TRACE(speculation);
+    cluster_options options;
+    options.ranks = 4;
+    options.pages = 5; // one of the long requests at a time
+    options.step_rows = 40;
+    options.snapshot_bytes = 8U << 20;
+    options.speculation = speculation;
+    const auto outcome =
+        expect_same_bytes(options, {{part, kind::kill, {0}}, {2 * part, kind::kill, {3}}});
+    std::cout << counted(outcome, "di_rank_prefix_hits_total") << " prefix hits\n";
+  }
+}
+
+/// Faults of a seed: kills, expulsions and returns, so that somebody is always left.
+std::vector<rank_fault> drawn_faults(std::uint64_t seed, std::uint32_t ranks, std::uint64_t calls) {
+  std::mt19937_64 random{seed};
+  std::set<std::uint32_t> in, out;
+  for (std::uint32_t r = 0; r < ranks; ++r)
+    in.insert(r);
+  const auto pick = [&random](std::set<std::uint32_t>& from) {
+    auto at = from.begin();
+    std::advance(at, random() % from.size());
+    return from.extract(at).value();
+  };
+  std::vector<rank_fault> all;
+  std::uint64_t at = calls / 20;
+  for (std::uint64_t n = 3 + random() % 5; n > 0; --n) {
+    at += random() % (calls / 10);
+    if (!out.empty() && random() % 2 == 0) {
+      const std::uint32_t back = pick(out);
+      in.insert(back);
+      all.push_back({at, kind::join, {back}});
+      continue;
+    }
+    if (random() % 4 == 0) { // in its place: all of them may go
+      const std::uint32_t same = pick(in);
+      in.insert(same);
+      all.push_back({at, kind::replace, {same}});
+      continue;
+    }
+    rank_fault lost{at, random() % 3 == 0 ? kind::expel : kind::kill, {}};
+    while (in.size() > 1 && (lost.ranks.empty() || random() % 3 == 0)) {
+      lost.ranks.push_back(pick(in));
+      out.insert(lost.ranks.back());
+    }
+    if (!lost.ranks.empty())
+      all.push_back(std::move(lost));
+  }
+  return all;
+}
+
+TEST(kill, at_random_with_whatever_else_goes_on_changes_no_byte) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    cluster_options options;
+    options.ranks = 3 + static_cast<std::uint32_t>(seed % 4);
+    options.redundant = seed % 3 == 0 ? 9 : 0;
+    options.steps_in_flight = seed % 2 == 0 ? 1 : 2;
+    options.step_rows = seed % 5 == 0 ? 33 : 256;
+    if (seed % 4 == 1) {
+      options.rebalance = engine::parse_rebalance("forced:3").value();
+      options.rebalance.seed = seed;
+    }
+    if (seed % 4 == 2)
+      options.speculation = "varlen";
+    expect_same_bytes(options, drawn_faults(seed, options.ranks, plain().calls / 2));
+  }
 }
 
 TEST(kill, of_nobody_a_rank_that_is_expelled_alive_fences_itself) {
