@@ -12,7 +12,7 @@ from chaos_run import ChaosRun, check, moment, requests, told, undisturbed
 
 DILAUNCH, SOURCE, KIND = sys.argv[1:4]
 SEEDS = [int(s) for s in sys.argv[4].split(",")] if len(sys.argv) > 4 else [1]
-REQUESTS = {4: 150, 8: 150, 64: 100}
+REQUESTS = {4: 150, 8: 150, 64: 160}
 
 
 class KillTest(unittest.TestCase):
@@ -34,7 +34,7 @@ class KillTest(unittest.TestCase):
         lines, wanted = self.load(seed, REQUESTS[ranks])
         run = self.start(lines, ranks, sets=[f"supervisor.on_rank_loss={mode}"], window=8 * ranks, **options)
         victim = int(moment(seed * 31 + ranks, 0, ranks))
-        run.answered(int(moment(seed, 1, 30))).for_ms(moment(seed + 1, 0, 100))
+        run.answered(1 if ranks == 64 else int(moment(seed, 1, 30))).for_ms(moment(seed + 1, 0, 100))
         old = run.strike([f"rank {victim}"], number)
         return run, wanted, victim, old[f"rank {victim}"]
 
