@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RANK's decisions: what is refused, how steps are planned, what is committed and sent again.
-#include "engine/core/rank_core.hpp"
-#include "tests/support/sent_mail.hpp"
+#include "tests/support/counting_rank.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,94 +8,6 @@
 
 namespace di::engine {
 namespace {
-
-using test::only;
-using test::sent;
-
-/// Draws 100, 101, …; ends with `stop_at`.
-class counting_sampler final : public choice_sampler {
-public:
-  explicit counting_sampler(token_id stop_at) : stop_at_{stop_at} {}
-  result<drawn_token> draw(std::span<const float> logits, std::span<const token_id>,
-                           std::span<const token_id> pending) override {
-    if (logits.empty())
-      return fail(ec::internal, "no logits");
-    return drawn_token{100 + drawn_ + static_cast<token_id>(pending.size()), {0.5, {}, {}}};
-  }
-  proto::choice_end accept(token_id token) override {
-    ++drawn_;
-    proto::choice_end end;
-    if (token == stop_at_) {
-      end.reason = proto::finish_reason::stop;
-      end.kept_tokens = static_cast<std::uint32_t>(drawn_);
-    }
-    return end;
-  }
-
-private:
-  token_id stop_at_;
-  token_id drawn_ = 0;
-};
-
-rank_options small_rank() {
-  rank_options o;
-  o.rank = rank_id{3};
-  o.life = incarnation{33};
-  o.vocab = 200;
-  o.context_tokens = 100;
-  o.step_rows = 8;
-  o.prefill_rows_min = 3;
-  o.running_max = 16;
-  o.waiting_max = 20;
-  o.unacknowledged_max = 4;
-  o.page_tokens = 10;
-  o.kv_tokens = 1000;
-  return o;
-}
-
-rank_core make_core(rank_options o = small_rank(), token_id stop_at = -1) {
-  return rank_core{o, [stop_at](const proto::request_spec&, std::uint32_t) {
-                     return result<std::unique_ptr<choice_sampler>>{
-                         std::make_unique<counting_sampler>(stop_at)};
-                   }};
-}
-
-proto::assign_request ask(std::uint64_t id, std::size_t prompt, std::uint32_t max_tokens) {
-  proto::assign_request m;
-  m.spec.request = request_id{id};
-  m.spec.prompt.assign(prompt, 1);
-  m.spec.sampling.max_tokens = max_tokens;
-  m.attempt = 1;
-  return m;
-}
-
-/// Draws the step that is out from logits that are there.
-void draw(rank_core& core) {
-  const std::vector<float> row(4);
-  std::vector<std::span<const float>> logits;
-  for (const planned_segment& s : core.launched().segments)
-    logits.push_back(s.draws ? std::span{row} : std::span<const float>{});
-  core.draw(logits, {});
-  core.check();
-}
-
-/// Runs the next step.
-std::vector<token_id> step(rank_core& core, outbox& out, instant now = {}) {
-  if (core.launch(now, out).segments.empty())
-    return {};
-  core.check();
-  draw(core);
-  auto drawn = core.finish(now, out);
-  core.check();
-  return drawn;
-}
-
-ec refusal(rank_core& core, const proto::assign_request& m) {
-  outbox out;
-  EXPECT_TRUE(core.on(m, {}, out));
-  core.check();
-  return only<proto::assignment_refused>(out).code;
-}
 
 TEST(rank_core, refuses_what_it_cannot_serve_by_name) {
   rank_core core = make_core();
@@ -256,41 +167,6 @@ TEST(rank_core, ends_with_the_token_that_its_sampler_names) {
   EXPECT_EQ(ends, 2);
 }
 
-TEST(rank_core, resumes_behind_the_emitted_tokens) {
-  rank_core core = make_core();
-  outbox out;
-  auto request = ask(1, 3, 5);
-  request.attempt = 2;
-  request.spec.sampling.n = 2;
-  request.progress = {{0, {100, 101}, false}, {1, {100, 101, 102}, true}};
-  ASSERT_TRUE(core.on(request, {}, out));
-  const step_plan& plan = core.launch({}, out);
-  ASSERT_EQ(plan.segments.size(), 1U); // the second choice had ended
-  EXPECT_EQ(plan.segments[0].tokens, (std::vector<token_id>{1, 1, 1, 100, 101}));
-  draw(core);
-  EXPECT_EQ(core.finish({}, out), std::vector<token_id>{102});
-  const auto commit = only<proto::tokens_committed>(out);
-  EXPECT_EQ(commit.first_index, 2U);
-  EXPECT_EQ(commit.attempt, 2U);
-  core.check();
-}
-
-TEST(rank_core, draws_no_token_past_the_limit_when_it_resumes_there) {
-  rank_core core = make_core();
-  outbox out;
-  auto request = ask(1, 3, 2);
-  request.attempt = 2;
-  request.progress = {{0, {100, 101}, false}};
-  ASSERT_TRUE(core.on(request, {}, out));
-  EXPECT_FALSE(core.has_work());
-  const auto commit = only<proto::tokens_committed>(out);
-  EXPECT_TRUE(commit.tokens.empty());
-  EXPECT_EQ(commit.first_index, 2U);
-  EXPECT_EQ(commit.end.reason, proto::finish_reason::length);
-  EXPECT_EQ(commit.end.kept_tokens, 2U);
-  core.check();
-}
-
 TEST(rank_core, keeps_a_withdrawn_sequence_until_its_step_is_over) {
   rank_core core = make_core();
   outbox out;
@@ -351,24 +227,6 @@ TEST(rank_core, starts_no_more_than_its_pages_hold) {
   }
   EXPECT_EQ(core.running() + core.waiting(), 0U);
   EXPECT_EQ(core.kv().tokens_free(), 60U);
-}
-
-TEST(rank_core, computes_resumed_requests_before_those_that_came_before_them) {
-  rank_options o = small_rank();
-  o.step_rows = 12;
-  rank_core core = make_core(o);
-  outbox out;
-  ASSERT_TRUE(core.on(ask(1, 20, 3), {}, out));
-  ASSERT_TRUE(core.on(ask(2, 20, 3), {}, out));
-  proto::assign_request resumed = ask(3, 20, 8);
-  resumed.attempt = 2;
-  resumed.progress = {{0, {100, 101}, false}};
-  ASSERT_TRUE(core.on(resumed, {}, out));
-  core.check();
-  const auto& segments = core.launch({}, out).segments;
-  ASSERT_FALSE(segments.empty());
-  EXPECT_EQ(core.request_of(segments[0].sequence), request_id{3});
-  EXPECT_EQ(segments[0].tokens.size(), 12U);
 }
 
 TEST(rank_core, preempts_the_newest_and_computes_its_tokens_again) {
