@@ -97,6 +97,13 @@ result<void> registrar_core::on(const proto::control_moved& m, instant /*now*/, 
   return {};
 }
 
+void registrar_core::on(const proto::view_committed& m) {
+  if (m.view <= view_)
+    return;
+  view_ = m.view;
+  options_.office->set_view(view_);
+}
+
 void registrar_core::on_answer(std::uint64_t tag, const result<parcel>& answer, instant /*now*/,
                                outbox& out) {
   if (tag != asked_)

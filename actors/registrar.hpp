@@ -6,6 +6,7 @@
 #include "actors/kit.hpp"
 #include "messaging/bus/post_office.hpp"
 #include "messaging/proto/directory.hpp"
+#include "messaging/proto/membership.hpp"
 
 #include <functional>
 
@@ -34,6 +35,7 @@ public:
   result<proto::snapshot_installed> on(const proto::directory_snapshot& m);
   void on(const proto::withdrawn& m, instant now, outbox& out);
   result<void> on(const proto::control_moved& m, instant now, outbox& out);
+  void on(const proto::view_committed& m);
   void on_answer(std::uint64_t tag, const result<parcel>& answer, instant now, outbox& out);
   void on_due(timer which, instant now, outbox& out);
 
@@ -42,7 +44,7 @@ private:
 
   registrar_options options_;
   std::vector<proto::process_entry> routes_; ///< installed by this actor
-  epoch version_{};
+  epoch version_{}, view_{};
   std::uint64_t asked_ = 0; ///< tag of the announcement that counts
   bool admitted_ = false;
   std::string last_refusal_ = "no answer yet";
@@ -53,7 +55,9 @@ struct registrar {
   using core = registrar_core;
   using protocol =
       di::protocol<replies_to<proto::directory_snapshot>::with<proto::snapshot_installed>,
-                   reacts_to<proto::withdrawn>, reacts_to<proto::control_moved>>;
+                   reacts_to<proto::withdrawn>,       // a life has ended
+                   reacts_to<proto::control_moved>,   // the control process is another life
+                   reacts_to<proto::view_committed>>; // mail of this process carries it
 };
 
 } // namespace di::actors

@@ -43,7 +43,7 @@ engine::membership_options membership_of(const topology& t) {
   engine::membership_options m;
   m.listeners = {"/control/keeper", "/control/rebalancer", "/control/chronicle",
                  "/control/scheduler", "/control/journal"};
-  m.member_parts = {"rank", "expert_shard", "kv_agent"};
+  m.member_parts = {"rank", "expert_shard", "kv_agent", "registrar"};
   m.loss = loss_of(t.on_rank_loss);
   m.members_min = t.min_ep;
   m.journal = "/control/journal";

@@ -127,6 +127,7 @@ void keeper_core::drain(kept& k, bool returns, instant now, outbox& out) {
 /// It has nothing left to do, or its time is over: MEMBERSHIP goes on without it.
 void keeper_core::leave(kept& k, instant now, outbox& out) {
   k.state = kept_state::leaving;
+  k.last_reason = "as ordered";
   k.ending = false;
   k.asked = 0;
   if (!member(k))

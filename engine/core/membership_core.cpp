@@ -33,7 +33,13 @@ void membership_core::on(const proto::group_formed& m, instant /*now*/, outbox& 
       return out.fail(
           {ec::duplicate, fmt::format("rank {} is announced by {} and {}", members[i].rank.v,
                                       members[i - 1].prefix, members[i].prefix)});
-  if (options_.last_view)
+  const auto was_in = [&](const proto::view_member& x) {
+    const auto& before = options_.last_view->members;
+    return std::any_of(before.begin(), before.end(),
+                       [&](const auto& b) { return b.rank == x.rank && b.life == x.life; });
+  };
+  if (options_.last_view
+      && (members.empty() || std::any_of(members.begin(), members.end(), was_in)))
     return resume(members, out);
   if (members.size() < options_.members_min)
     return out.fail({ec::bad_config, fmt::format("a group of {} ranks, at least {} are needed",
