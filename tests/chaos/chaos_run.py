@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -136,6 +137,19 @@ class ChaosRun(Run):
         self.until(lambda r: r.states("member") >= times, seconds)
         return self
 
+    def order(self, *words, seconds=60):
+        """An operator's command to this run while its output is read. @return (exit code, what it said)"""
+        folder = [f for f in os.listdir(self.runtime) if f.startswith("di-")]
+        command = [self.p.args[0], *words, "--run", f"{self.runtime}/{folder[0]}"]
+        order = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, XDG_RUNTIME_DIR=self.runtime))
+        end = time.monotonic() + seconds
+        while order.poll() is None:
+            if time.monotonic() > end:
+                order.kill()
+                raise AssertionError(f"{words}: no answer within {seconds} s\nstderr: {self.err.decode()[-6000:]}")
+            self.for_ms(20)
+        return order.returncode, order.stdout.read().decode()
+
     def descriptors(self):
         """{process: open descriptors} of this run."""
         found = {}
@@ -191,6 +205,11 @@ def pauses(answers, fault_ms):
     return found
 
 
+def moved(answers):
+    """Choices that more than one rank worked on."""
+    return sum(attempts > 1 for _, attempts, _ in streams(answers))
+
+
 def percentile(values, share):
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None
 
@@ -224,7 +243,7 @@ def told(run, answers):
         return {}
     gaps = pauses(answers, (run.faults[0].at - began) * 1000)
     return {"fault": repr(run.faults[0]), "fault_ms": round((run.faults[0].at - began) * 1000), "end_ms": round(max((t[-1] for _, _, t in streams(answers)), default=0)),
-            "survivors_ms": summary(gaps["survivor"]), "victims_ms": summary(gaps["victim"]), "moved": sum(a > 1 for _, a, _ in streams(answers))}
+            "survivors_ms": summary(gaps["survivor"]), "victims_ms": summary(gaps["victim"]), "moved": moved(answers)}
 
 
 def moment(seed, low, high):

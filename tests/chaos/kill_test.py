@@ -6,12 +6,14 @@ Usage: kill_test.py DILAUNCH SOURCE_DIR KIND [SEEDS]; KIND: a name of a test bel
 import json
 import signal
 import sys
+import time
 import unittest
 
-from chaos_run import ChaosRun, check, moment, requests, told, undisturbed
+from chaos_run import ChaosRun, check, moment, moved, requests, told, undisturbed
 
 DILAUNCH, SOURCE, KIND = sys.argv[1:4]
 SEEDS = [int(s) for s in sys.argv[4].split(",")] if len(sys.argv) > 4 else [1]
+HASTY = ["supervisor.drain_timeout=1s"]  # requests that take longer are handed over
 REQUESTS = {4: 150, 8: 150, 64: 160}
 
 
@@ -34,7 +36,7 @@ class KillTest(unittest.TestCase):
         lines, wanted = self.load(seed, REQUESTS[ranks])
         run = self.start(lines, ranks, sets=[f"supervisor.on_rank_loss={mode}"], window=8 * ranks, **options)
         victim = int(moment(seed * 31 + ranks, 0, ranks))
-        run.answered(1 if ranks == 64 else int(moment(seed, 1, 30))).for_ms(moment(seed + 1, 0, 100))
+        run.answered(1).for_ms(moment(seed, 0, 2000))
         old = run.strike([f"rank {victim}"], number)
         return run, wanted, victim, old[f"rank {victim}"]
 
@@ -75,7 +77,7 @@ class KillTest(unittest.TestCase):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, REQUESTS[8])
-                run = self.start(lines, 8, window=64).answered(int(moment(seed, 1, 30)))
+                run = self.start(lines, 8, window=64).answered(1).for_ms(moment(seed, 0, 2000))
                 first = int(moment(seed + 2, 0, 8))
                 run.strike([f"rank {first}", f"rank {(first + 1 + int(moment(seed + 3, 0, 7))) % 8}"])
                 self.tell(run, check(self, run, wanted), seed=seed)
@@ -85,7 +87,7 @@ class KillTest(unittest.TestCase):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, REQUESTS[8])
-                run = self.start(lines, 8, window=64).answered(int(moment(seed, 1, 30)))
+                run = self.start(lines, 8, window=64).answered(1).for_ms(moment(seed, 0, 2000))
                 first = int(moment(seed + 2, 0, 8))
                 run.strike([f"rank {first}"])
                 run.for_ms(moment(seed + 4, 1, 60))
@@ -96,7 +98,7 @@ class KillTest(unittest.TestCase):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, REQUESTS[8])
-                run = self.start(lines, 8, window=64).answered(int(moment(seed, 1, 20)))
+                run = self.start(lines, 8, window=64).answered(1).for_ms(moment(seed, 0, 2000))
                 run.strike([run.busiest()])
                 self.tell(run, check(self, run, wanted), seed=seed)
 
@@ -121,7 +123,7 @@ class KillTest(unittest.TestCase):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, REQUESTS[4])
-                run = self.start(lines, 4, nodes=2, window=32).answered(int(moment(seed, 1, 30)))
+                run = self.start(lines, 4, nodes=2, window=32).answered(1).for_ms(moment(seed, 0, 2000))
                 gone = [p for n, p in run.processes().items() if n in ("rank 2", "rank 3")]
                 run.strike(["node 1"])
                 run.killed += gone
@@ -131,9 +133,34 @@ class KillTest(unittest.TestCase):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, REQUESTS[4])
-                run = self.start(lines, 4, window=32).answered(int(moment(seed, 1, 30))).for_ms(moment(seed + 1, 0, 100))
+                run = self.start(lines, 4, window=32).answered(1).for_ms(moment(seed, 0, 2000))
                 run.strike(["control"])
                 self.tell(run, check(self, run, wanted), seed=seed)
+
+    def ordered(self, ranks, orders, count=None, **options):
+        """Orders of an operator under load, one after the other: each is carried out, and no answer notices."""
+        for seed in SEEDS:
+            with self.subTest(seed=seed):
+                lines, wanted = self.load(seed, count or REQUESTS[ranks])
+                run = self.start(lines, ranks, window=8 * ranks, **options).answered(1)
+                began = time.monotonic()
+                for words in orders:
+                    code, said = run.order(*words)
+                    self.assertEqual(code, 0, f"{words}: {said}\n{run.err.decode()[-4000:]}")
+                took = round(1000 * (time.monotonic() - began))
+                self.assertIsNone(run.p.poll(), "the load ended before the orders did")
+                answers = check(self, run, wanted)
+                print(json.dumps({"kind": KIND, "ranks": ranks, "seed": seed, "orders_ms": took, "moved": moved(answers)}), flush=True)
+
+    def test_scale(self):
+        self.ordered(8, (("scale", "decode=5"), ("scale", "decode=8")), 300, sets=HASTY)
+
+    def test_drain(self):
+        self.ordered(4, (("drain", "rank", "2"), ("rejoin", "rank", "2")), 300)
+
+    def test_upgrade(self):
+        """All ranks are restarted one after the other."""
+        self.ordered(4, (("upgrade",),), 300, sets=HASTY)
 
     def test_ep64(self):
         for seed in SEEDS:
