@@ -41,7 +41,8 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
               if (const auto rank = rank_of(child))
                 rank_stuck(*rank, phase, stuck_ms, what);
             }},
-      children_{host_.children()} {
+      children_{host_.children()},
+      beats_{{o_.config.heartbeat_every, o_.config.heartbeat_suspect, o_.config.lease}} {
   o_.batch.seed = real_env().random();
   for (const auto& id : ids_.ranks)
     ranks_.push_back({id, false, false, false, 0});

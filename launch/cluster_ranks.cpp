@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks and node processes of a run: first lives, later lives, ends.
+// Ranks of a run: first lives, later lives, ends.
 #include "launch/cluster_run.hpp"
 #include "messaging/base/log.hpp"
 
@@ -19,44 +19,6 @@ child_events cluster::local_events() {
   e.lost = [this](const std::string& c, const std::string& how) { on_lost(c, how); };
   e.exited = [this](const std::string& c, exit_state s, const std::string& w) { on_exit(c, s, w); };
   return e;
-}
-
-remote_events cluster::far_events() {
-  return {[this](std::uint32_t n, const node_report& r) { on_report(n, r); },
-          [this](std::uint32_t n, const std::string& w) { on_node_lost(n, w); }};
-}
-
-void cluster::await_agents() {
-  auto host = agent_host::make(loop_, o_.config, o_.plan, o_.token_file, far_events(),
-                               [this](std::uint32_t node, std::unique_ptr<remote_node> remote) {
-                                 remotes_.insert_or_assign(node, std::move(remote));
-                               });
-  if (!host.ok())
-    return end(exit_gave_up, host.error().what);
-  agents_ = std::move(*host);
-  log_.note(fmt::format("waiting for {} agents: dilaunch agent --join {} --token-file {}",
-                        o_.plan.nodes.size() - 1, agents_->self().control_endpoint, o_.token_file));
-}
-
-void cluster::start_nodes() {
-  if (o_.plan.launcher == launcher_kind::agent && o_.plan.nodes.size() > 1)
-    return await_agents();
-  for (const auto& n : o_.plan.nodes) {
-    if (n.node == 0 || ending_)
-      continue;
-    std::vector<std::string> argv{o_.program, "node", "--index", std::to_string(n.node)};
-    if (o_.plan.launcher == launcher_kind::ssh) {
-      const auto far_program = o_.config.ssh_program.empty() ? o_.program : o_.config.ssh_program;
-      argv = o_.config.ssh_command;
-      argv.push_back(n.host);
-      argv.push_back(fmt::format("exec {} node --index {}", shell_quoted(far_program), n.node));
-    }
-    auto remote = start_remote(loop_, n.node, std::move(argv), far_events());
-    if (!remote.ok())
-      return end(exit_gave_up,
-                 fmt::format("node {} ({}): {}", n.node, n.host, remote.error().what));
-    remotes_.emplace(n.node, std::move(*remote));
-  }
 }
 
 boot_config cluster::boot_for(process_role role, std::uint32_t index,
@@ -83,6 +45,8 @@ boot_config cluster::boot_for(process_role role, std::uint32_t index,
     b.segment_bytes = (o_.config.segment_bytes + page_bytes - 1) / page_bytes * page_bytes;
   }
   b.threads = role == process_role::rank ? o_.plan.ranks[index].threads : o_.plan.control_threads;
+  b.stuck_after_ms = static_cast<std::uint32_t>(
+      std::chrono::ceil<std::chrono::milliseconds>(o_.config.stuck_after).count());
   b.trace_spans = o_.trace_spans;
   b.log_level = o_.log_level;
   return b;
@@ -219,83 +183,6 @@ void cluster::rank_stuck(std::uint32_t rank, const std::string& phase, std::uint
   word.what = what;
   tell_control(word);
   log_.note(fmt::format("{} is stuck in {} for {} ms: {}", rank_name(rank), phase, stuck_ms, what));
-}
-
-/// A host whose cores the plan could not know: its ranks share what it says it has.
-void cluster::take_cores(std::uint32_t node, std::uint32_t cores) {
-  auto& n = o_.plan.nodes[node];
-  if (n.cores != 0 || o_.config.threads != 0)
-    return;
-  n.cores = cores;
-  for (std::uint32_t r = n.first_rank; r < n.first_rank + n.ranks; ++r)
-    o_.plan.ranks[r].threads = std::max(1U, cores / n.ranks);
-}
-
-void cluster::on_report(std::uint32_t node, const node_report& r) {
-  const auto rank = rank_of(r.name);
-  const bool known = rank && o_.plan.ranks[*rank].node == node && ranks_[*rank].running;
-  switch (r.kind) {
-  case report_kind::hello:
-    greeted_.insert(node);
-    log_.note(fmt::format("node {} is there: host {}, {} cores", node, r.host, r.cores));
-    take_cores(node, r.cores);
-    return start_ranks();
-  case report_kind::status:
-    return on_status(r.name, r.text);
-  case report_kind::log:
-    return log_.line(r.name.empty() ? fmt::format("node {}", node) : r.name, r.text);
-  case report_kind::lost:
-    if (known)
-      on_lost(r.name, r.text);
-    return;
-  case report_kind::stuck:
-    if (known)
-      rank_stuck(*rank, r.phase, r.stuck_ms, r.text);
-    return;
-  case report_kind::beat:
-    return;
-  case report_kind::exited:
-    if (known)
-      on_exit(r.name, r.state, fmt::format("{} on node {}", r.text, node));
-    return;
-  case report_kind::failed: {
-    const auto words = fmt::format("node {} ({}): {}{}{}", node, o_.plan.nodes[node].host, r.name,
-                                   r.name.empty() ? "" : ": ", r.text);
-    if (!formed_ || !known)
-      return end(exit_gave_up, words);
-    rank_lost(*rank, words);
-    return on_exit(r.name, {255, 0}, words);
-  }
-  }
-}
-
-void cluster::on_node_lost(std::uint32_t node, const std::string& words) {
-  const auto why = fmt::format("{} (host {})", words, o_.plan.nodes[node].host);
-  // The object is in a callback of its own; it goes when the loop comes round.
-  loop_.at(clock::now(), [this, node] {
-    remotes_.erase(node);
-    if (ending_)
-      stop_if_empty();
-  });
-  greeted_.erase(node);
-  if (!ending_ && formed_) {
-    log_.note(fmt::format("{}; its ranks are lost, the run goes on", why));
-    node_word word;
-    word.kind = node_word_kind::node_lost;
-    word.node = node;
-    word.what = why;
-    tell_control(word);
-  }
-  for (std::uint32_t r = 0; r < ranks_.size(); ++r)
-    if (o_.plan.ranks[r].node == node && ranks_[r].running) {
-      if (formed_) {
-        rank_lost(r, why);
-        rank_exited(r, {0, SIGKILL}, fmt::format("{}: {}", rank_name(r), why));
-      }
-      ranks_[r].running = false;
-    }
-  if (!formed_)
-    end(exit_gave_up, why);
 }
 
 } // namespace di::launch

@@ -7,6 +7,7 @@
 #include "launch/cluster.hpp"
 #include "launch/cluster_log.hpp"
 #include "launch/endpoints.hpp"
+#include "launch/heartbeat_core.hpp"
 #include "launch/node_link.hpp"
 #include "launch/rank_host.hpp"
 #include "launch/remote.hpp"
@@ -68,11 +69,8 @@ private:
   void on_admin(std::uint64_t connection, const std::string& line);
   void refuse_admins(const std::string& why);
 
-  // cluster_ranks.cpp: ranks and their nodes
+  // cluster_ranks.cpp: ranks in all their lives
   child_events local_events();
-  remote_events far_events();
-  void start_nodes();
-  void await_agents();
   void start_ranks();
   result<void> start_rank(std::uint32_t rank);
   void start_again(const child_word& order);
@@ -84,10 +82,18 @@ private:
   void rank_stuck(std::uint32_t rank, const std::string& phase, std::uint32_t stuck_ms,
                   const std::string& what);
   node_word about(node_word_kind kind, std::uint32_t rank) const;
+  std::optional<std::uint32_t> rank_of(const std::string& child) const;
+
+  // cluster_nodes.cpp: node processes elsewhere
+  remote_events far_events();
+  void start_nodes();
+  result<void> start_node(const planned_node& n);
+  void start_node_again(std::uint32_t node);
+  void await_agents();
+  void beat();
   void take_cores(std::uint32_t node, std::uint32_t cores);
   void on_report(std::uint32_t node, const node_report& r);
   void on_node_lost(std::uint32_t node, const std::string& words);
-  std::optional<std::uint32_t> rank_of(const std::string& child) const;
 
   cluster_options o_;
   run_dir dir_;
@@ -101,6 +107,9 @@ private:
   std::unique_ptr<agent_host> agents_;
   std::map<std::uint32_t, std::unique_ptr<remote_node>> remotes_;
   std::set<std::uint32_t> greeted_; ///< node processes that are there
+  heartbeat_core beats_;
+  bool beating_ = false;
+  std::map<std::uint32_t, std::deque<poll_loop::clock::time_point>> node_deaths_;
   std::vector<rank_lives> ranks_;
   std::set<std::string> not_ready_;         ///< of the first lives
   std::map<std::string, std::string> said_; ///< why a child said it ends

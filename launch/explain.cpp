@@ -146,6 +146,8 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.rejoin = v.text == "auto"; }, 0, 0, "auto|manual"},
   {"supervisor.evidence_window", key_kind::time, "2ms", "Losses within this time of the first are one change of the group.",
    [](t_& t, i_, s_ v) { t.evidence_window = nanoseconds{v.number}; }, 0, second},
+  {"supervisor.stuck_after", key_kind::time, "250ms", "A rank that could run and makes no progress for this long, and for six times what is usual, is expelled; 0s: never.",
+   [](t_& t, i_, s_ v) { t.stuck_after = nanoseconds{v.number}; }, 0, 3'600 * second},
   {"supervisor.join_timeout", key_kind::time, "60s", "Time for a replacement from its start until it takes part; a slower one is ended and counts as dead.",
    [](t_& t, i_, s_ v) { t.join_timeout = nanoseconds{v.number}; }, 100 * ms, 86'400 * second},
   {"supervisor.restart", key_kind::section, "", "How often a rank that died is started again.", nullptr},

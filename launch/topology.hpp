@@ -93,7 +93,7 @@ struct topology {
   rank_loss on_rank_loss = rank_loss::shrink;
   std::uint32_t min_ep = 0;
   bool rejoin = false;
-  nanoseconds evidence_window{}, join_timeout{};
+  nanoseconds evidence_window{}, join_timeout{}, stuck_after{};
   std::uint32_t restart_max = 0;
   nanoseconds restart_window{}, restart_backoff{}, restart_backoff_max{}, quarantine{};
   nanoseconds drain_timeout{}, heartbeat_every{}, heartbeat_suspect{}, lease{}, lease_renew{};

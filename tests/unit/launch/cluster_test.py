@@ -124,13 +124,21 @@ class ClusterTest(unittest.TestCase):
         self.clean(run)
 
     def test_a_lost_node_is_the_loss_of_its_ranks(self):
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            with self.subTest(number=number):
+                self.lose_node(number)
+
+    def lose_node(self, number):
         run = self.formed("control=tell", TWO_NODES)
-        os.kill(self.node_of(run), signal.SIGKILL)
+        os.kill(self.node_of(run), number)
         run.until(lambda r: "rank 3 signal 9" in r.text)
+        self.assertEqual("silent for longer than its lease" in run.text, number == signal.SIGSTOP)
         self.assertIn("heard node_lost node 1", run.text)
         for rank in (2, 3):
             self.assertIn(f"heard rank_lost node 1 rank {rank}", run.text)
         self.assertTrue(alive(run.pids["rank 0"]) and alive(run.pids["rank 1"]))
+        run.until(lambda r: "heard node_there node 1" in r.text)  # started again
+        self.assertFalse(alive(run.pids["rank 2"]) or alive(run.pids["rank 3"]))
         run.p.send_signal(signal.SIGTERM)
         run.p.send_signal(signal.SIGTERM)
         run.finish()
