@@ -10,7 +10,7 @@
 namespace di::engine {
 
 enum class rebalance_mode : std::uint8_t {
-  off,       ///< contiguous blocks, once per view
+  off,       ///< experts move only for other views and slow ranks
   automatic, ///< by load
   forced,    ///< random placements every few steps: a test of everything that moves experts
 };
