@@ -109,7 +109,8 @@ void keeper_core::on(const proto::member_lost& m, instant now, outbox& out) {
   }
   const bool was_in = k->state == kept_state::member || k->state == kept_state::draining;
   const bool comes = k->state == kept_state::proving || k->state == kept_state::admitting;
-  k->last_reason = m.reason;
+  if (was_in || comes || (k->state == kept_state::fenced && !k->blameless))
+    k->last_reason = m.reason;
   last_reason_ = fmt::format("rank {}: {}", m.rank.v, m.reason);
   if (k->life == m.life) {
     if (k->state == kept_state::member || comes)

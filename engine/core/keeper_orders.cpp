@@ -29,7 +29,7 @@ void keeper_core::regroup(instant now, outbox& out) {
 }
 
 void keeper_core::regroup_further(instant now, outbox& out) {
-  bool all_gone = true, all_in = true;
+  bool all_gone = true, replaced = false;
   std::uint32_t ready = 0, able = 0;
   std::vector<proto::view_member> members;
   for (auto& [rank, k] : ranks_) {
@@ -43,14 +43,16 @@ void keeper_core::regroup_further(instant now, outbox& out) {
       k.wanted = false;
       continue;
     }
-    all_in = all_in && k.state == kept_state::member;
+    replaced = replaced || k.state == kept_state::member; // all old ones are fenced
     if (k.state == kept_state::admitting) {
       ++ready;
       members.push_back(k.ready);
     }
   }
-  if (all_in && able > 0) {
+  if (replaced) { // who was too late joins like any other
     regrouping_ = false;
+    for (auto& [rank, k] : ranks_)
+      k.again = k.state == kept_state::admitting ? now : k.again;
     return;
   }
   if (!all_gone || ready == 0 || ready < std::min(able, regroup_ranks_))

@@ -11,11 +11,12 @@ namespace di::engine {
 void keeper_core::exited(kept& k, const std::string& words, instant now, outbox& out) {
   const bool ordered = k.state == kept_state::leaving;
   const bool excused = ordered || k.blameless;
-  const auto how = words.empty() ? std::string{"it ended"} : words;
-  if (k.last_reason.empty() || (!excused && k.state != kept_state::fenced))
-    k.last_reason = how;
-  else if (!excused)
-    k.last_reason += "; " + how;
+  if (!excused) {
+    // Of a hang the end of the process says less than what it was fenced for.
+    const bool hung = k.state == kept_state::fenced && k.last_reason.starts_with("stuck");
+    const auto how = words.empty() ? std::string{"it ended"} : words;
+    k.last_reason = hung ? fmt::format("{}; {}", k.last_reason, how) : how;
+  }
   if (!excused)
     last_reason_ = fmt::format("rank {}: {}", k.home.rank.v, k.last_reason);
   const bool was_member = k.state == kept_state::member;
@@ -159,7 +160,7 @@ duration keeper_core::hold_off(kept& k, instant now) {
   if (k.member_since != instant{} && now - k.member_since >= options_.restart_window)
     k.deaths_in_row = 0;
   const auto row = k.deaths_in_row++;
-  if (row == 0 && options_.loss == on_loss::restart)
+  if (row == 0 && options_.loss != on_loss::shrink)
     return {}; // requests wait for it
   auto wait = options_.backoff_first;
   for (std::uint32_t i = 0; i < row && wait < options_.backoff_max; ++i)

@@ -162,7 +162,7 @@ TEST(keeper_property, restart_holds_its_rules) {
   sweep(on_loss::restart, 1000);
 }
 TEST(keeper_property, restart_smaller_holds_its_rules) {
-  sweep(on_loss::restart_smaller, 300);
+  sweep(on_loss::restart_smaller, 1000);
 }
 
 /// A rank that dies whenever it is there costs no more starts than its bucket has.
