@@ -6,9 +6,11 @@
 #include "messaging/base/log.hpp"
 #include "messaging/proto/expert_shard.hpp"
 #include "messaging/proto/membership.hpp"
+#include "messaging/proto/scheduler.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 namespace di::actors {
@@ -26,13 +28,20 @@ public:
     log::info("placement_settled",
               {{"view", m.view.v}, {"placement", m.placement.v}, {"ranks", m.ranks.size()}});
   }
+  void on(const proto::ranks_slow& m, instant, outbox&) {
+    std::string slow; // 1:1000%
+    for (std::size_t i = 0; i < std::min(m.ranks.size(), m.percent.size()); ++i)
+      slow += fmt::format("{}{}:{}%", slow.empty() ? "" : ",", m.ranks[i].v, m.percent[i]);
+    log::warn("ranks_slow", {{"ranks", m.ranks.size()}, {"slow", slow}});
+  }
 };
 
 struct chronicle {
   static constexpr auto kind = "chronicle";
   using core = chronicle_core;
-  using protocol = di::protocol<reacts_to<proto::view_committed>,     // MEMBERSHIP
-                                reacts_to<proto::placement_settled>>; // REBALANCER
+  using protocol = di::protocol<reacts_to<proto::view_committed>,    // MEMBERSHIP
+                                reacts_to<proto::placement_settled>, // REBALANCER
+                                reacts_to<proto::ranks_slow>>;       // SCHEDULER
 };
 
 } // namespace di::actors

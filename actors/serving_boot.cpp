@@ -88,7 +88,9 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   placing.listeners = {"/control/scheduler", settings.gateway, "/control/chronicle"};
   spawn_options watched;
   watched.ended = settings.ended;
-  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler(settings.scheduler), watched));
+  engine::scheduler_options scheduling = settings.scheduler;
+  scheduling.slow_to = {"/control/rebalancer", "/control/chronicle"};
+  DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler(std::move(scheduling)), watched));
   DI_TRY_VOID(actors.spawn("/control/journal", make_journal({}), watched));
   return actors.spawn("/control/rebalancer", make_rebalancer(std::move(placing)), watched);
 }

@@ -19,7 +19,7 @@ namespace di::engine {
 
 struct scheduler_options {
   address journal = "/control/journal";
-  address rebalancer = "/control/rebalancer";
+  std::vector<address> slow_to = {"/control/rebalancer"}; ///< get ranks_slow
   std::uint32_t queue_max = 16'384;           ///< requests without a rank; more are refused
   std::uint64_t tenant_choices_max = 0;       ///< [choices] open per tenant; 0: no bound
   std::uint64_t gateway_choices_max = 0;      ///< [choices] open per gateway; 0: no bound

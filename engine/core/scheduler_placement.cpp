@@ -87,7 +87,8 @@ void scheduler_core::judge_speeds(outbox& out) {
     r.slowness = slowness;
   }
   if (changed)
-    out.send(options_.rebalancer, std::move(now));
+    for (const address& who : options_.slow_to)
+      out.send(who, now);
 }
 
 scheduler_core::rank_entry* scheduler_core::best_rank(const request& r) {
