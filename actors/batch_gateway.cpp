@@ -4,6 +4,7 @@
 
 #include "messaging/base/log.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
@@ -24,14 +25,35 @@ bool end_all(std::vector<engine::collected_choice>& choices) {
     }
   return any;
 }
+
+/// Ended by drain_batch.
+bool not_begun(const std::vector<engine::collected_choice>& choices) {
+  return !choices.empty() && choices[0].end.code == ec::refused && choices[0].tokens.empty();
+}
+
+engine::gateway_options options_of(const batch_parts& parts,
+                                   const std::vector<engine::batch_entry>& entries) {
+  engine::gateway_options o = parts.options;
+  o.delivered = 0;
+  for (std::size_t i = 0; i < std::min(parts.lines_written, entries.size()); ++i)
+    o.delivered += !entries[i].refused;
+  return o;
+}
 } // namespace
 
 batch_gateway_actor::batch_gateway_actor(batch_parts parts)
     : parts_{std::move(parts)},
       entries_{std::move(parts_.work.entries)},
-      core_{parts_.options, std::move(parts_.work.requests)} {
+      core_{options_of(parts_, entries_), std::move(parts_.work.requests)} {
   for (const engine::batch_entry& e : entries_)
     refused_ += e.refused.has_value();
+  written_ = std::min(parts_.lines_written, entries_.size());
+  const auto refused_before =
+      std::count_if(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(written_),
+                    [](const engine::batch_entry& e) { return e.refused.has_value(); });
+  failed_before_ =
+      parts_.lines_failed
+      - std::min<std::size_t>(parts_.lines_failed, static_cast<std::size_t>(refused_before));
 }
 
 batch_gateway_actor::~batch_gateway_actor() {
@@ -55,7 +77,7 @@ void batch_gateway_actor::break_off() {
   }
   if (parts_.broke_off && unanswered > 0)
     parts_.broke_off(unanswered, entries_.size());
-  for (std::size_t i = 0; i < rest.size() && !write_failed_; ++i) {
+  for (std::size_t i = 0; i < rest.size() && !write_failed_ && !parts_.resumable; ++i) {
     const engine::batch_entry& entry = entries_[written_ + i];
     (void)write_line(entry.refused
                          ? render_refusal(entry)
@@ -71,7 +93,7 @@ result<void> batch_gateway_actor::begin(instant now, outbox& out) {
     if (parts_.show)
       out.arm({show_due, 0}, parts_.show_every);
   }
-  return write_and_finish(now);
+  return write_and_finish(now, out);
 }
 
 result<void> batch_gateway_actor::on(const proto::start_batch& m, instant now, outbox& out) {
@@ -85,8 +107,9 @@ result<void> batch_gateway_actor::on(const proto::placement_settled& m, instant 
 }
 
 result<void> batch_gateway_actor::on(const proto::drain_batch& m, instant now, outbox& out) {
+  draining_ = true;
   DI_TRY_VOID(core_.on(m, now, out));
-  return write_and_finish(now);
+  return write_and_finish(now, out);
 }
 
 result<void> batch_gateway_actor::on(const proto::request_opened& m, instant now, outbox& out) {
@@ -95,18 +118,18 @@ result<void> batch_gateway_actor::on(const proto::request_opened& m, instant now
 
 result<void> batch_gateway_actor::on(const proto::request_closed& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  return write_and_finish(now);
+  return write_and_finish(now, out);
 }
 
 result<void> batch_gateway_actor::on(const proto::tokens_released& m, instant now, outbox& out) {
   DI_TRY_VOID(core_.on(m, now, out));
-  return write_and_finish(now);
+  return write_and_finish(now, out);
 }
 
 result<void> batch_gateway_actor::on_due(timer which, instant now, outbox& out) {
   if (which.kind != show_due) {
     DI_TRY_VOID(core_.on_due(which, now, out)); // may end requests at their deadlines
-    return write_and_finish(now);
+    return write_and_finish(now, out);
   }
   show(now);
   if (!finished_)
@@ -114,13 +137,13 @@ result<void> batch_gateway_actor::on_due(timer which, instant now, outbox& out) 
   return {};
 }
 
-result<void> batch_gateway_actor::write_and_finish(instant now) {
-  DI_TRY_VOID(write_ready());
+result<void> batch_gateway_actor::write_and_finish(instant now, outbox& out) {
+  DI_TRY_VOID(write_ready(out));
   finish_if_done(now);
   return {};
 }
 
-result<void> batch_gateway_actor::write_ready() {
+result<void> batch_gateway_actor::write_ready(outbox& out) {
   for (; written_ < entries_.size(); ++written_) {
     const engine::batch_entry& entry = entries_[written_];
     if (entry.refused) {
@@ -130,7 +153,15 @@ result<void> batch_gateway_actor::write_ready() {
     const auto choices = core_.take_finished();
     if (!choices)
       return {};
+    if (parts_.resumable && draining_ && not_begun(*choices)) {
+      // The run that goes on answers it and all behind it.
+      const std::size_t unanswered = entries_.size() - std::exchange(written_, entries_.size());
+      if (parts_.broke_off)
+        parts_.broke_off(unanswered, entries_.size());
+      return {};
+    }
     DI_TRY_VOID(write_line(render_completion(entry, *choices, parts_.words.get(), parts_.eos_ids)));
+    core_.delivered(entry.request, out);
   }
   return {};
 }
@@ -161,7 +192,7 @@ void batch_gateway_actor::finish_if_done(instant now) {
   const proto::gateway_state s = core_.state();
   proto::batch_finished done;
   done.prompts = entries_.size();
-  done.failed = s.failed + refused_;
+  done.failed = s.failed + refused_ + failed_before_;
   done.output_tokens = s.output_tokens;
   for (const engine::batch_entry& e : entries_)
     done.prompt_tokens += e.prompt_tokens;

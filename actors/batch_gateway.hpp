@@ -14,8 +14,11 @@
 namespace di::actors {
 
 struct batch_parts {
-  engine::gateway_options options;
+  engine::gateway_options options; ///< `delivered` is set from lines_written
   engine::batch work;
+  std::size_t lines_written = 0; ///< by an earlier life; they are not written again
+  std::size_t lines_failed = 0;  ///< of them
+  bool resumable = false;        ///< another run may go on: what has no answer gets no line
   std::shared_ptr<const engine::tokenizer> words; ///< null: outputs have no text
   std::vector<token_id> eos_ids;
   /// Writes one output line with its end. An error ends the actor.
@@ -52,8 +55,8 @@ public:
 private:
   enum timer_kind : std::uint32_t { show_due = 100 };
   result<void> begin(instant now, outbox& out);
-  result<void> write_and_finish(instant now);
-  result<void> write_ready();
+  result<void> write_and_finish(instant now, outbox& out);
+  result<void> write_ready(outbox& out);
   result<void> write_line(const std::string& line);
   void break_off();
   void show(instant now);
@@ -62,10 +65,11 @@ private:
   batch_parts parts_;
   std::vector<engine::batch_entry> entries_;
   std::size_t refused_ = 0;
+  std::size_t failed_before_ = 0; ///< lines of requests that failed in an earlier life
   engine::gateway_core core_;
   std::size_t written_ = 0; ///< entries
   instant began_;
-  bool begun_ = false, finished_ = false, write_failed_ = false;
+  bool begun_ = false, finished_ = false, write_failed_ = false, draining_ = false;
 };
 
 struct batch_gateway {

@@ -36,6 +36,9 @@ struct journal {
                                 reacts_to<proto::view_committed>,       // who is in
                                 reacts_to<proto::release_acknowledged>, // shown
                                 reacts_to<proto::cancel_request>,       // the client left
+                                reacts_to<proto::answer_delivered>,     // for good
+                                reacts_to<proto::journal_written>,      // the disk has it, or not
+                                replies_to<proto::record_view>::with<proto::view_recorded>,
                                 replies_to<proto::get_journal>::with<proto::journal_state>>;
 };
 

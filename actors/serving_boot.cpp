@@ -91,7 +91,7 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   engine::scheduler_options scheduling = settings.scheduler;
   scheduling.slow_to = {"/control/rebalancer", "/control/chronicle"};
   DI_TRY_VOID(actors.spawn("/control/scheduler", make_scheduler(std::move(scheduling)), watched));
-  DI_TRY_VOID(actors.spawn("/control/journal", make_journal({}), watched));
+  DI_TRY_VOID(actors.spawn("/control/journal", make_journal(settings.journal), watched));
   return actors.spawn("/control/rebalancer", make_rebalancer(std::move(placing)), watched);
 }
 
@@ -106,6 +106,12 @@ result<void> spawn_batch_gateway(system& actors, const model_outline& model,
   parts.words = model.words;
   parts.eos_ids = model.eos_ids;
   parts.options.window = settings.window;
+  parts.options.keep = settings.keep;
+  parts.options.ask_again_for = std::chrono::minutes{5};
+  parts.options.tell_delivered = settings.tell_delivered;
+  parts.resumable = settings.resumable;
+  parts.lines_written = settings.lines_written;
+  parts.lines_failed = settings.lines_failed;
   parts.options.submit = parts.work.submit;
   parts.write = std::move(settings.write);
   parts.show = std::move(settings.show);

@@ -5,6 +5,7 @@
 
 #include "actors/batch_gateway.hpp"
 #include "actors/system.hpp"
+#include "engine/core/journal_core.hpp"
 #include "engine/core/rebalancer_core.hpp"
 #include "engine/core/scheduler_core.hpp"
 #include "engine/core/step_settings.hpp"
@@ -42,6 +43,7 @@ struct control_settings {
   std::uint32_t ranks_min = 1; ///< min_ep: memory is reserved for the experts of so few ranks
   engine::rebalance_policy rebalance;
   engine::scheduler_options scheduler;
+  engine::journal_options journal;
   address gateway = "/gateway/0";          ///< hears of settled placements
   std::function<void(const error&)> ended; ///< of each actor, once, when it ends
 };
@@ -53,7 +55,12 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
 
 struct batch_settings {
   address path = "/gateway/0";
-  std::string prompts;        ///< the text of the file
+  std::string prompts;           ///< the text of the file
+  bool keep = false;             ///< gateway_options::keep: there is a journal on disk
+  bool tell_delivered = true;    ///< see gateway_options
+  bool resumable = false;        ///< see batch_parts
+  std::size_t lines_written = 0; ///< see batch_parts
+  std::size_t lines_failed = 0;
   std::uint32_t window = 128; ///< requests open at a time; 64 or more per rank keep all ranks busy
   engine::request_defaults defaults;
   std::function<result<void>(std::string_view)> write; ///< see batch_parts

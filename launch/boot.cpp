@@ -66,9 +66,14 @@ std::string to_json(const boot_config& b) {
                   {"output", b.batch->output},     {"trace", b.batch->trace},
                   {"progress", b.batch->progress}, {"window", b.batch->window},
                   {"seed", b.batch->seed}};
+  if (b.journal)
+    j["journal"] = {{"folder", b.journal->folder},   {"keep", b.journal->keep},
+                    {"resume", b.journal->resume},   {"contract", b.journal->contract},
+                    {"prompts", b.journal->prompts}, {"settings", b.journal->settings}};
   if (b.recovering) {
     j["recovering"] = {{"lives", b.recovering->lives},
                        {"lines_written", b.recovering->lines_written},
+                       {"lines_failed", b.recovering->lines_failed},
                        {"ranks", json::array()}};
     for (const auto& r : b.recovering->ranks)
       j["recovering"]["ranks"].push_back(
@@ -120,11 +125,19 @@ result<boot_config> parse_boot(std::string_view text) {
                      c.at("progress").get<bool>(),       c.at("window").get<std::uint32_t>(),
                      c.at("seed").get<std::uint64_t>()};
     }
+    if (j.contains("journal")) {
+      const auto& c = j.at("journal");
+      b.journal =
+          journal_boot{c.at("folder").get<std::string>(),  c.at("keep").get<bool>(),
+                       c.at("resume").get<bool>(),         c.at("contract").get<std::string>(),
+                       c.at("prompts").get<std::string>(), c.at("settings").get<std::string>()};
+    }
     if (j.contains("recovering")) {
       const auto& c = j.at("recovering");
       recovering_boot r;
       r.lives = c.at("lives").get<std::uint32_t>();
       r.lines_written = c.at("lines_written").get<std::uint64_t>();
+      r.lines_failed = c.at("lines_failed").get<std::uint64_t>();
       for (const auto& e : c.at("ranks"))
         r.ranks.push_back({e.at("rank").get<std::uint32_t>(), e.at("node").get<std::uint32_t>(),
                            incarnation{e.at("life").get<std::uint64_t>()},

@@ -36,6 +36,17 @@ struct batch_boot {
   friend bool operator==(const batch_boot&, const batch_boot&) = default;
 };
 
+/// Where the control process keeps its journal, and of what.
+struct journal_boot {
+  std::string folder;   ///< absolute path
+  bool keep = false;    ///< it outlives the run
+  bool resume = false;  ///< it holds the journal of an interrupted run, which goes on
+  std::string contract; ///< these three: see engine::run_identity
+  std::string prompts;
+  std::string settings;
+  friend bool operator==(const journal_boot&, const journal_boot&) = default;
+};
+
 /// A rank process that runs while the control process starts again.
 struct live_rank {
   std::uint32_t rank = 0, node = 0;
@@ -48,6 +59,7 @@ struct live_rank {
 struct recovering_boot {
   std::uint32_t lives = 0;         ///< of control before this one
   std::uint64_t lines_written = 0; ///< complete lines of the batch's output that are out
+  std::uint64_t lines_failed = 0;  ///< of them, of requests that failed
   std::vector<live_rank> ranks;    ///< in order of their ranks
   friend bool operator==(const recovering_boot&, const recovering_boot&) = default;
 };
@@ -78,6 +90,7 @@ struct boot_config {
   std::uint32_t trace_spans = 0;      ///< size of the ring; 0: nothing is traced
   std::string log_level = "info";
   std::optional<batch_boot> batch;
+  std::optional<journal_boot> journal;       ///< control only; absent: it is kept in memory alone
   std::optional<recovering_boot> recovering; ///< control only; absent in its first life
   friend bool operator==(const boot_config&, const boot_config&) = default;
 };

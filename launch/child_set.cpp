@@ -74,6 +74,11 @@ void child_set::tell_ranks(const node_word& word, int descriptor) {
       c->speaker->send(word, descriptor);
 }
 
+unique_fd child_set::take_output(const std::string& name) {
+  const auto c = children_.find(name);
+  return c == children_.end() ? unique_fd{} : std::move(c->second->process.out);
+}
+
 const life_words* child_set::words_of(const std::string& name) const {
   const auto c = children_.find(name);
   return c == children_.end() || !c->second->page ? nullptr : &c->second->page->words();

@@ -25,7 +25,7 @@ struct child_spec {
   int terminal = -1;             ///< handed on as terminal_fd
   bool share_stdout = false;     ///< it writes the output of the whole run
   std::vector<int> segments;     ///< handed on from segments_fd on; only used by start()
-  bool pipe_stdout = false;      ///< its output goes to child_events::output
+  bool pipe_stdout = false;      ///< its output is taken with take_output()
   bool life_page = false;        ///< it holds a life page; its boot says so too
 };
 
@@ -59,6 +59,8 @@ public:
   std::size_t running() const noexcept { return children_.size(); }
   bool runs(const std::string& name) const { return children_.contains(name); }
   std::vector<std::string> names() const;
+  /// The reading end of its output, once; not blocking. Empty: there is none.
+  unique_fd take_output(const std::string& name);
   /// For watchers of progress. Null: it does not run, or has no life page.
   const life_words* words_of(const std::string& name) const;
   pid_t pid_of(const std::string& name) const;

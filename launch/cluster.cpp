@@ -6,7 +6,6 @@
 #include "launch/cluster_run.hpp"
 #include "launch/signals.hpp"
 #include "launch/units.hpp"
-#include "messaging/base/env.hpp"
 
 #include <fmt/format.h>
 
@@ -43,12 +42,36 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
             }},
       children_{host_.children()},
       beats_{{o_.config.heartbeat_every, o_.config.heartbeat_suspect, o_.config.lease}} {
-  o_.batch.seed = real_env().random();
   for (const auto& id : ids_.ranks)
     ranks_.push_back({id, false, false, false, 0});
 }
 
 int cluster::run() {
+  if (o_.batch.output.empty()) {
+    output_.emplace(o_.lines_to);
+    loop_.watch(output_->failure_fd(), [this] {
+      loop_.forget(output_->failure_fd());
+      // Of a reader that has gone control learns too, and ends in peace.
+      if (const auto o = output_->outcome(); !o && o.error().code != ec::cancelled)
+        end(exit_gave_up, o.error().what);
+    });
+  }
+  serve();
+  if (output_) {
+    // Signals end the launcher by now, so that a reader who takes nothing may be given up.
+    const bool patient = code_ == exit_done || code_ == exit_requests_failed;
+    const auto out = output_->finish(patient ? std::nullopt : std::optional{quick_end});
+    if (patient && !out && out.error().code != ec::cancelled) {
+      code_ = exit_gave_up;
+      reason_ = out.error().what;
+    }
+  }
+  if (!reason_.empty())
+    log_.last(unanswered_.empty() ? reason_ : fmt::format("{}; {}", reason_, unanswered_));
+  return code_;
+}
+
+void cluster::serve() {
   signal_source signals{loop_, [this](int number) { on_signal(number); }};
   not_ready_.insert("control");
   for (const auto& r : o_.plan.ranks)
@@ -60,9 +83,6 @@ int cluster::run() {
     start_nodes();
   loop_.run();
   admin_.reset();
-  if (!reason_.empty())
-    log_.last(unanswered_.empty() ? reason_ : fmt::format("{}; {}", reason_, unanswered_));
-  return code_;
 }
 
 void cluster::on_status(const std::string& child, const std::string& json) {

@@ -7,6 +7,7 @@
 #include "launch/topology.hpp"
 #include "messaging/base/result.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct cluster_options {
   cluster_plan plan;
   std::string program; ///< runs `child <role> <index>` and `node`; absolute
   batch_boot batch;
+  int lines_to = 1;                    ///< gets the lines of a batch without an output file
+  std::optional<journal_boot> journal; ///< with an empty folder: in the run directory
   std::string log_dir;   ///< logs are kept there; empty: in the run directory, gone at the end
   bool quiet = false;    ///< logs only to files
   std::string log_level; ///< for all processes

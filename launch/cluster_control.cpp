@@ -20,6 +20,9 @@ constexpr std::chrono::minutes control_deaths_span{10};
 void cluster::start_control() {
   auto boot = boot_for(process_role::control, 0, ids_.control);
   boot.batch = o_.batch;
+  boot.journal = o_.journal;
+  if (boot.journal && boot.journal->folder.empty())
+    boot.journal->folder = dir_.path() + "/journal";
   if (control_lives_ > 0)
     boot.recovering = recovering();
   ++control_lives_;
@@ -28,14 +31,20 @@ void cluster::start_control() {
   spec.argv = {o_.program, "child", "control", "0"};
   spec.boot = to_json(boot);
   spec.terminal = o_.batch.progress ? STDERR_FILENO : -1;
-  spec.share_stdout = true;
+  spec.pipe_stdout = o_.batch.output.empty();
   if (const auto started = host_.start_other(spec); !started.ok())
-    end(exit_gave_up, fmt::format("{}: {}", spec.name, started.error().what));
+    return end(exit_gave_up, fmt::format("{}: {}", spec.name, started.error().what));
+  if (spec.pipe_stdout)
+    output_->open(children_.take_output(spec.name));
 }
 
 recovering_boot cluster::recovering() const {
   recovering_boot r;
   r.lives = control_lives_;
+  if (output_) {
+    r.lines_written = output_->lines();
+    r.lines_failed = output_->failed();
+  }
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].running && !ranks_[rank].lost)
       r.ranks.push_back({rank, o_.plan.ranks[rank].node, ranks_[rank].id.life, ranks_[rank].ready});
@@ -45,6 +54,8 @@ recovering_boot cluster::recovering() const {
 void cluster::on_control_exit(exit_state state, const std::string& reason) {
   control_.reset();
   refuse_admins("the control process has ended; what became of the order shows `dilaunch status`");
+  if (output_)
+    output_->close();
   remove_sockets(ids_.control);
   const bool clean = state.signal == 0
                      && (state.code == exit_done || state.code == exit_usage

@@ -9,6 +9,7 @@
 #include "launch/endpoints.hpp"
 #include "launch/heartbeat_core.hpp"
 #include "launch/node_link.hpp"
+#include "launch/output_lines.hpp"
 #include "launch/rank_host.hpp"
 #include "launch/remote.hpp"
 #include "launch/run_dir.hpp"
@@ -45,6 +46,7 @@ public:
 
 private:
   // cluster.cpp: the run as a whole
+  void serve();
   void on_status(const std::string& child, const std::string& json);
   void on_lost(const std::string& child, const std::string& how);
   void on_exit(const std::string& child, exit_state state, const std::string& words);
@@ -114,6 +116,7 @@ private:
   std::set<std::string> not_ready_;         ///< of the first lives
   std::map<std::string, std::string> said_; ///< why a child said it ends
   std::optional<bus::peer> control_;
+  std::optional<output_lines> output_; ///< if the batch has no output file
   std::uint32_t control_lives_ = 0;
   std::deque<poll_loop::clock::time_point> control_deaths_;
   bool ranks_started_ = false;

@@ -10,7 +10,9 @@
 #include "launch/preflight.hpp"
 #include "launch/process.hpp"
 #include "launch/run_arguments.hpp"
+#include "launch/run_journal.hpp"
 #include "launch/units.hpp"
+#include "messaging/base/env.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <CLI/App.hpp>
@@ -61,6 +63,9 @@ result<cluster_options> cluster_options_of(const run_arguments& a, run_files& fi
   DI_TRY(o.program, own_program());
   DI_TRY(o.batch, files.open(a.prompts, a.output));
   o.batch.window = a.window;
+  o.batch.seed = real_env().random();
+  o.lines_to = files.lines_to();
+  DI_TRY(o.journal, journal_of(a, o.config, model.hash(), files));
   if (!a.trace.empty()) {
     DI_TRY(o.batch.trace, files.open_trace(a.trace));
     o.trace_spans = a.trace_spans;
@@ -142,6 +147,13 @@ void add_run_commands(CLI::App& app, int& exit_code) {
   c->add_option("--output", a->output,
                 "JSON lines in the order of the prompts; default and -: stdout")
       ->option_text("FILE");
+  c->add_option("--journal", a->journal,
+                "Keep the journal of the run here, so that --resume can finish it; as --set "
+                "journal.path")
+      ->option_text("DIR");
+  c->add_option("--resume", a->resume,
+                "Finish an interrupted run: its journal, with the same prompts and output")
+      ->option_text("DIR");
   c->add_option("--set", a->sets, "Override a topology key: --set roles.decode.threads=2")
       ->option_text("KEY=VALUE")
       ->expected(1)

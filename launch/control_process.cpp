@@ -8,8 +8,10 @@
 #include "launch/admin_desk.hpp"
 #include "launch/child_context.hpp"
 #include "launch/cluster.hpp"
+#include "launch/control_journal.hpp"
 #include "launch/control_link.hpp"
 #include "launch/control_settings.hpp"
+#include "launch/output_lines.hpp"
 #include "launch/plan.hpp"
 #include "launch/preflight.hpp"
 #include "launch/trace_file.hpp"
@@ -37,17 +39,27 @@ constexpr const char* collector_path = "/control/trace_collector";
 /// The batch's files; live as long as its gateway.
 struct batch_files {
   unique_fd output, trace;
+  written_lines before; ///< by an earlier life of this process or of the run
   bool progress = false;
   int end_code = exit_done; ///< of the run, once the batch has finished
 
-  result<std::string> open(const batch_boot& b) {
+  result<std::string> open(const boot_config& boot) {
+    const batch_boot& b = *boot.batch;
+    const bool goes_on = boot.recovering || (boot.journal && boot.journal->resume);
     const unique_fd in{::open(b.prompts.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!in)
       return fail(ec::bad_argument, "--prompts {}: {}", b.prompts_name, std::strerror(errno));
     if (!b.output.empty()) {
-      output = unique_fd{::open(b.output.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_CLOEXEC)};
+      output = unique_fd{
+          ::open(b.output.c_str(), goes_on ? O_RDWR | O_APPEND | O_CLOEXEC
+                                           : O_WRONLY | O_TRUNC | O_NONBLOCK | O_CLOEXEC)};
       if (!output)
         return fail(ec::bad_argument, "--output {}: {}", b.output, std::strerror(errno));
+      if (goes_on) {
+        DI_TRY(before, mend_output(output.get(), b.output));
+      }
+    } else if (boot.recovering) {
+      before = {boot.recovering->lines_written, boot.recovering->lines_failed, 0};
     }
     if (!b.trace.empty()) {
       trace = unique_fd{::open(b.trace.c_str(), O_WRONLY | O_CLOEXEC)};
@@ -69,7 +81,8 @@ actors::spawn_options ends(end_latch& latch) {
 }
 
 result<void> start_cluster_actors(child_context& c, const actors::model_outline& model,
-                                  control_link& link, end_latch& latch) {
+                                  control_link& link, const control_journal& journal,
+                                  end_latch& latch) {
   auto& system = *c.system;
   DI_TRY_VOID(system.spawn(topic_address, actors::make_topic(), ends(latch)));
   DI_TRY_VOID(system.spawn("/control/telemetry", actors::make_telemetry(), ends(latch)));
@@ -79,6 +92,7 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
     DI_TRY_VOID(system.spawn(fmt::format("/node/{}", n.node),
                              actors::make_node_proxy(node_id{n.node}, link), ends(latch)));
   engine::membership_options m = membership_of(c.config);
+  m.last_view = journal.last_view;
   DI_TRY_VOID(system.spawn("/control/membership", actors::make_membership(m), ends(latch)));
   DI_TRY_VOID(system.spawn("/control/keeper",
                            actors::make_keeper(keeper_of(c.config, places, c.boot.life)),
@@ -91,6 +105,7 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   s.scheduler.gateway_choices_max = c.config.gateway_choices_max;
   s.scheduler.priority_step = c.config.priority_step;
   DI_TRY(s.rebalance, rebalance_of(c.config));
+  s.journal = journal.options;
   s.ended = ends(latch).ended;
   DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
   auto d = directory_of(c.config, c.boot);
@@ -168,9 +183,19 @@ result<void> start_collector(child_context& c, batch_files& files, end_latch& la
                          std::move(alone));
 }
 
-result<void> start_batch(child_context& c, const actors::model_outline& model, batch_files& files,
-                         end_latch& latch) {
-  DI_TRY(auto prompts, files.open(*c.boot.batch));
+/// Seeds of lines without one: the same in every life of the run.
+std::function<std::uint64_t()> seeds_from(std::uint64_t batch_seed) {
+  return [state = batch_seed]() mutable { // @source splitmix64: https://prng.di.unimi.it
+    std::uint64_t z = state += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31U);
+  };
+}
+
+result<void> start_batch(child_context& c, const actors::model_outline& model,
+                         const control_journal& journal, batch_files& files, end_latch& latch) {
+  DI_TRY(auto prompts, files.open(c.boot));
   actors::batch_settings b;
   b.window = c.boot.batch->window != 0
                  ? c.boot.batch->window
@@ -178,6 +203,13 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
   b.prompts = std::move(prompts);
   b.defaults = {c.config.prefix, c.config.prefill, c.config.prefill_keep};
   b.write = actors::descriptor_writer(files.output ? files.output.get() : STDOUT_FILENO);
+  b.keep = journal.file != nullptr;
+  b.resumable = c.boot.journal && c.boot.journal->keep;
+  // What only standard output got is nowhere to be found after the run.
+  b.tell_delivered = !b.resumable || files.output;
+  b.lines_written = files.before.lines;
+  b.lines_failed = files.before.failed;
+  b.draw_seed = seeds_from(journal.options.run.batch_seed);
   if (files.progress)
     b.show = [](std::string_view text) {
       (void)write_all(terminal_fd, fmt::format("\r\033[K{}", text));
@@ -207,7 +239,12 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
     if (!c.office->post(std::move(mail)))
       latch.end(files.end_code);
   };
-  b.read = [&c](const engine::batch& work) { tell_refused(work, c.boot.batch->prompts_name); };
+  b.read = [&c, &latch, &journal, &files](const engine::batch& work) {
+    if (!c.boot.recovering)
+      tell_refused(work, c.boot.batch->prompts_name);
+    if (const auto fits = check_delivered(journal.options, work, files.before.lines); !fits)
+      latch.end(exit_usage, fits.error().what);
+  };
   b.broke_off = [](std::size_t unanswered, std::size_t lines) {
     report_status({status_kind::unanswered,
                    {},
@@ -218,7 +255,7 @@ result<void> start_batch(child_context& c, const actors::model_outline& model, b
 }
 
 result<void> start(child_context& c, batch_files& files, control_link& link,
-                   std::unique_ptr<actors::local_launcher>& launcher,
+                   control_journal& journal, std::unique_ptr<actors::local_launcher>& launcher,
                    std::shared_ptr<admin_desk>& desk, end_latch& latch) {
   DI_TRY_VOID(c.open(true));
   DI_TRY(desk, admin_desk::open(*c.office, &control_link::answer_operator));
@@ -226,13 +263,14 @@ result<void> start(child_context& c, batch_files& files, control_link& link,
          actors::read_model_outline(c.config.model_path, c.config.tokenizer_path));
   const auto users = user_actors(c.config);
   DI_TRY_VOID(actors::check_user_actors(c.types, users));
-  DI_TRY_VOID(start_cluster_actors(c, model, link, latch));
+  DI_TRY(journal, open_control_journal(c));
+  DI_TRY_VOID(start_cluster_actors(c, model, link, journal, latch));
   launcher = std::make_unique<actors::local_launcher>(*c.system, c.types);
   DI_TRY_VOID(
       actors::start_user_actors(*c.system, *launcher, c.prefix(), users,
                                 [&latch](const error& e) { latch.end(exit_gave_up, e.render()); }));
   if (c.boot.batch)
-    DI_TRY_VOID(start_batch(c, model, files, latch));
+    DI_TRY_VOID(start_batch(c, model, journal, files, latch));
   return join(c, latch);
 }
 
@@ -241,9 +279,10 @@ result<void> start(child_context& c, batch_files& files, control_link& link,
 int control_process(child_context& c, end_latch& latch) {
   batch_files files;
   control_link link;
+  control_journal journal;
   std::unique_ptr<actors::local_launcher> launcher;
   std::shared_ptr<admin_desk> desk;
-  if (const auto started = start(c, files, link, launcher, desk, latch); !started.ok()) {
+  if (const auto started = start(c, files, link, journal, launcher, desk, latch); !started.ok()) {
     const int code = give_up(started.error());
     // Actors that started use `files`, `launcher` and the latch.
     if (c.system && !c.system->stop_all(1s))

@@ -173,6 +173,18 @@ const key_row rows[] = {
   {"supervisor.lease_renew", key_kind::time, "200ms", "How often the lease is renewed; less than the lease.",
    [](t_& t, i_, s_ v) { t.lease_renew = nanoseconds{v.number}; }, ms, 3'600 * second},
 
+  {"journal", key_kind::section, "", "Requests and their tokens on disk, so that a control process that died goes on where it was.", nullptr, 0, 0, "", false, "log|wal"},
+  {"journal.path", key_kind::file_path, "(in the run directory, gone at the end)", "Folder for it; relative to this file. One that is kept can be resumed: `dilaunch run --resume`. `--journal DIR` overrides it.",
+   [](t_& t, i_, s_ v) { t.journal_path = v.text; }, 0, 0, "", false, "dir|folder"},
+  {"journal.on_error", key_kind::choice, "pause", "While the disk is full or fails, new requests are refused and running ones wait for it (pause) or go on without it (memory: a control process that dies meanwhile loses them).",
+   [](t_& t, i_, s_ v) { t.journal_on_error = v.text == "memory" ? journal_loss::memory : journal_loss::pause; }, 0, 0, "pause|memory"},
+  {"journal.sync", key_kind::choice, "none", "none: what was written survives any process; a power cut may take the last seconds. group: each group of records is on disk (fsync) before anyone relies on it.",
+   [](t_& t, i_, s_ v) { t.journal_sync = v.text == "group"; }, 0, 0, "none|group", false, "fsync"},
+  {"journal.segment_size", key_kind::size, "64MiB", "A file larger than this and twice what still counts is replaced by one with what still counts.",
+   [](t_& t, i_, s_ v) { t.journal_segment_bytes = static_cast<std::uint64_t>(v.number); }, 65536, INT64_MAX, "", false, "file_size"},
+  {"journal.size", key_kind::size, "4GiB", "Open requests may take so much of it; above, new ones are refused as unavailable.",
+   [](t_& t, i_, s_ v) { t.journal_size_bytes = static_cast<std::uint64_t>(v.number); }, 65536, INT64_MAX, "", false, "limit|max_size"},
+
   {"determinism", key_kind::section, "", "The bit contract.", nullptr},
   {"determinism.batch_invariant", key_kind::boolean, "true", "Always true on CPU: the same tokens whatever runs beside a request.",
    [](t_& t, i_, s_ v) { t.batch_invariant = v.truth; }},

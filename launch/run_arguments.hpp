@@ -14,6 +14,7 @@ namespace di::launch {
 /// Options of `dilaunch run`, as given.
 struct run_arguments {
   std::string topology, prompts, output, log_dir, log_level, token_file, speculation, trace;
+  std::string journal, resume; ///< folders; resume: or a file of one
   std::uint32_t trace_spans = 65'536;
   std::vector<std::string> sets;
   bool quiet = false;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -63,8 +64,31 @@ result<batch_boot> run_files::open(const std::string& prompts, const std::string
     return fail(ec::io_error, "--output {}: {}", output, std::strerror(errno));
   if (same_regular_file(prompts_.get(), output_.get()))
     return fail(ec::bad_argument, "--output {}: is the same file as --prompts {}", output, prompts);
-  b.output = seen_from_outside(output_);
+  struct stat about {};
+  output_is_file_ = ::fstat(output_.get(), &about) == 0 && S_ISREG(about.st_mode);
+  if (output_is_file_)
+    b.output = seen_from_outside(output_);
   return b;
+}
+
+result<std::string> run_files::read_prompts() const {
+  const int fd = copy_ ? copy_.get() : prompts_.get();
+  const off_t before = ::lseek(fd, 0, SEEK_CUR);
+  if (before < 0 || ::lseek(fd, 0, SEEK_SET) < 0)
+    return fail(ec::io_error, "--prompts: {}", std::strerror(errno));
+  auto text = read_all(fd, input_bytes_max);
+  ::lseek(fd, before, SEEK_SET);
+  return text;
+}
+
+int run_files::lines_to() const noexcept {
+  return output_ && !output_is_file_ ? output_.get() : STDOUT_FILENO;
+}
+
+void run_files::hold_abandoned(const std::string& run_dir) {
+  abandoned_ = unique_fd{::open((run_dir + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)};
+  if (abandoned_ && ::flock(abandoned_.get(), LOCK_EX | LOCK_NB) != 0)
+    abandoned_.reset(); // it runs: the journal's own lock tells
 }
 
 result<std::string> run_files::open_trace(const std::string& path) {

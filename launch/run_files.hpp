@@ -23,6 +23,14 @@ public:
   ///                 same regular file), limit_exceeded
   result<batch_boot> open(const std::string& prompts, const std::string& output);
 
+  /// The prompts again, as the control process will read them. @errors io_error, limit_exceeded
+  result<std::string> read_prompts() const;
+  /// Where whole lines of answers go that the launcher passes on: standard output, or an output
+  /// that is no regular file.
+  int lines_to() const noexcept;
+  /// Keeps the run directory of a killed run, which others would remove, as long as this lives.
+  void hold_abandoned(const std::string& run_dir);
+
   /// Opens a file for the rings of a trace. While the run goes on they are kept beside `path`,
   /// which stays as it was until end_trace(); a pipe or device gets them at once.
   /// @errors io_error, bad_argument (the file of the prompts or of the answers)
@@ -35,7 +43,8 @@ public:
 private:
   result<void> open_prompts(const std::string& path);
 
-  unique_fd prompts_, output_, trace_;
+  unique_fd prompts_, output_, trace_, abandoned_;
+  bool output_is_file_ = false;
   unique_fd copy_;                 ///< of a regular file on standard input
   std::string trace_path_, rings_; ///< where the trace goes, and where it is until then
   bool trace_is_new_ = false;      ///< there was no file before

@@ -22,6 +22,7 @@ namespace di::launch {
 using std::chrono::nanoseconds;
 
 enum class launcher_kind : std::uint8_t { automatic, local, ssh, agent };
+enum class journal_loss : std::uint8_t { pause, memory };
 enum class rank_loss : std::uint8_t { shrink, restart_smaller, restart };
 
 std::string_view to_string(launcher_kind kind) noexcept;
@@ -97,6 +98,11 @@ struct topology {
   std::uint32_t restart_max = 0;
   nanoseconds restart_window{}, restart_backoff{}, restart_backoff_max{}, quarantine{};
   nanoseconds drain_timeout{}, heartbeat_every{}, heartbeat_suspect{}, lease{}, lease_renew{};
+
+  std::string journal_path; ///< like model_path; empty: in the run directory
+  journal_loss journal_on_error = journal_loss::pause;
+  bool journal_sync = false; ///< fsync per group
+  std::uint64_t journal_segment_bytes = 0, journal_size_bytes = 0;
 
   bool batch_invariant = true;
   std::string log_level;

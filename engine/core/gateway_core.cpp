@@ -28,6 +28,17 @@ gateway_core::gateway_core(gateway_options options, std::vector<proto::request_s
     e.choices.resize(spec.sampling.n);
     e.spec = std::move(spec);
   }
+  DI_CHECK(options_.delivered <= entries_.size());
+  next_ = finished_ = taken_ = options_.delivered;
+  for (std::size_t i = 0; i < options_.delivered; ++i) {
+    entries_[i].state = phase::finished;
+    entries_[i].choices.clear();
+  }
+}
+
+void gateway_core::delivered(std::size_t request, outbox& out) const {
+  if (options_.keep && options_.tell_delivered)
+    out.send(options_.journal, proto::answer_delivered{entries_[request].spec.request});
 }
 
 gateway_core::entry* gateway_core::find(request_id id) {
@@ -50,6 +61,8 @@ void gateway_core::begin(instant now, outbox& out) {
     return;
   begun_ = true;
   began_ = now;
+  for (std::size_t i = 0; i < options_.delivered; ++i)
+    delivered(i, out);
   out.arm({resend_due, 0}, options_.resend_after);
   submit_more(now, out);
 }
@@ -73,7 +86,7 @@ void gateway_core::submit_more(instant now, outbox& out) {
     if (e.spec.deadline_ms > 0)
       out.arm({deadline_due, e.spec.request.v},
               deadline_span(e.spec.deadline_ms) + options_.deadline_grace);
-    out.send(options_.journal, proto::open_request{e.spec});
+    out.send(options_.journal, proto::open_request{e.spec, options_.keep});
   }
   if (done() && !options_.finished_to.empty())
     out.send(options_.finished_to, proto::batch_finished{entries_.size(), failed_, prompt_tokens_,
@@ -110,6 +123,9 @@ result<void> gateway_core::on(const proto::request_closed& m, instant now, outbo
   entry* e = find(m.request);
   if (!e || e->state == phase::finished || e->state == phase::waiting)
     return {};
+  if (m.ask_again_ms > 0 && e->state == phase::submitted
+      && now - e->submitted < options_.ask_again_for)
+    return {}; // on_due() asks again
   end_rest(*e, m.end, now, out);
   return {};
 }
@@ -208,7 +224,7 @@ result<void> gateway_core::on_due(timer which, instant now, outbox& out) {
   for (entry& e : entries_)
     if (e.state == phase::submitted && now - e.sent >= options_.resend_after) {
       e.sent = now;
-      out.send(options_.journal, proto::open_request{e.spec});
+      out.send(options_.journal, proto::open_request{e.spec, options_.keep});
     }
   out.arm({resend_due, 0}, options_.resend_after);
   return {};

@@ -32,6 +32,12 @@ struct gateway_options {
   /// so long.
   duration deadline_grace = std::chrono::milliseconds{500};
   std::vector<submit_options> submit; ///< as the requests; empty: all as the default
+  bool keep = false; ///< JOURNAL keeps answers until delivered(), for another life of this
+  /// JOURNAL may forget what is delivered; false: it is the only place that keeps answers.
+  bool tell_delivered = true;
+  std::size_t delivered = 0; ///< so many of the first requests an earlier life delivered
+  /// A request that JOURNAL cannot open now is asked for again, for so long; then it fails.
+  duration ask_again_for{};
 };
 
 /// One choice of a finished request.
@@ -74,6 +80,8 @@ public:
   std::optional<std::vector<collected_choice>> take_finished();
   /// What is there of the next request even if it has not finished; for the end of a broken run.
   std::optional<std::vector<collected_choice>> take_anyway();
+  /// The answer that was taken last, or one that an earlier life delivered, needs nobody's care.
+  void delivered(std::size_t request, outbox& out) const;
   std::size_t taken() const noexcept { return taken_; }
   bool done() const noexcept { return finished_ == entries_.size(); }
   proto::gateway_state state() const;

@@ -4,6 +4,7 @@
 
 #include "engine/core/deadline.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path
+#include "engine/core/journal_request.hpp"
 #include "engine/core/resend.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
@@ -12,34 +13,9 @@
 
 namespace di::engine {
 
-struct journal_core::choice {
-  std::vector<token_id> tokens;
-  std::vector<proto::position_logprobs> logprobs; ///< as tokens, or empty
-  proto::choice_end end;
-  proto::choice_timings timings;
-  std::uint32_t shown = 0; ///< output index that GATEWAY has acknowledged up to
-  std::uint32_t sent = 0;  ///< output index that was released up to at least once
-  rank_id rank;            ///< that committed last
-  bool end_shown = false;
-  bool cut = false; ///< ended by JOURNAL, not by its rank
-  instant released; ///< last time that something was sent to GATEWAY
-  duration wait{};  ///< until it is sent again
-
-  bool ended() const noexcept { return end.reason != proto::finish_reason::none; }
-  std::uint32_t next() const noexcept { return static_cast<std::uint32_t>(tokens.size()); }
-};
-
-struct journal_core::request {
-  proto::request_spec spec;
-  std::uint32_t attempt = 1;
-  std::vector<choice> choices;
-  std::optional<life_of_rank> placed; ///< who owns the attempt
-  bool admitted = false;
-  bool closed = false;
-  instant asked;   ///< last admit_request
-  duration wait{}; ///< until the next
-  instant opened;
-};
+namespace {
+constexpr std::uint32_t ask_again_ms = 500;
+} // namespace
 
 journal_core::journal_core(journal_options options) : options_{std::move(options)} {
 }
@@ -60,19 +36,32 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
   const request_id id = m.spec.request;
   const trace::span recording{
       trace::kind::record, {.rows = static_cast<std::uint32_t>(m.spec.prompt.size())}, id};
-  if (find(id)) {
-    out.send(m.spec.gateway, proto::request_opened{id});
+  if (request* r = find(id)) {
+    reopen(*r, m, now, out);
     return {};
   }
-  if (closed_.contains(id.v))
-    return {};
   const auto refuse = [&](ec code, std::string what) {
     out.count("di_journal_requests_refused_total");
     out.send(m.spec.gateway, proto::request_closed{
                                  id, {proto::finish_reason::error, -1, 0, code, std::move(what)}});
   };
+  if (forgotten_.contains(id.v)) {
+    // Late, and nobody waits; or of another life of GATEWAY, which must not wait for ever.
+    out.send(m.spec.gateway,
+             proto::request_closed{id,
+                                   {proto::finish_reason::error, -1, 0, ec::duplicate,
+                                    fmt::format("request {} was answered before", id.v)}});
+    return {};
+  }
   if (requests_.size() >= options_.open_max) {
     refuse(ec::unavailable, fmt::format("{} requests are open", requests_.size()));
+    return {};
+  }
+  if (const auto why = cannot_open(); !why.empty()) {
+    out.count("di_journal_requests_refused_total");
+    out.send(m.spec.gateway,
+             proto::request_closed{
+                 id, {proto::finish_reason::error, -1, 0, ec::unavailable, why}, ask_again_ms});
     return {};
   }
   if (m.spec.sampling.n == 0 || m.spec.sampling.n > 1024) {
@@ -83,6 +72,7 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
   made->spec = m.spec;
   made->choices.resize(m.spec.sampling.n);
   made->opened = now;
+  made->keep = m.keep;
   made->wait = options_.resend_after;
   for (choice& c : made->choices)
     c.wait = options_.resend_after;
@@ -91,14 +81,18 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
   out.count("di_journal_requests_total");
   if (m.spec.deadline_ms > 0)
     out.arm({deadline_due, id.v}, deadline_span(m.spec.deadline_ms));
-  out.send(m.spec.gateway, proto::request_opened{id});
+  record_opened(r, now);
+  send_when(r.position, id, m.spec.gateway, proto::request_opened{id}, out);
   admit(r, now, out);
   return {};
 }
 
 void journal_core::admit(request& r, instant now, outbox& out) {
   r.asked = now;
-  proto::admit_request m{r.spec, r.attempt, {}, 0};
+  record_attempt(r, now);
+  proto::admit_request m;
+  m.spec = r.spec;
+  m.attempt = r.attempt;
   if (r.spec.deadline_ms > 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(
         r.opened + deadline_span(r.spec.deadline_ms) - now);
@@ -112,7 +106,7 @@ void journal_core::admit(request& r, instant now, outbox& out) {
   if (r.attempt > 1 || std::any_of(r.choices.begin(), r.choices.end(), known))
     for (std::uint32_t i = 0; i < r.choices.size(); ++i)
       m.progress.push_back({i, r.choices[i].tokens, r.choices[i].ended()});
-  out.send(options_.scheduler, std::move(m));
+  send_when(r.position, r.spec.request, options_.scheduler, std::move(m), out);
   arm(out);
 }
 
@@ -129,6 +123,7 @@ result<void> journal_core::on(const proto::request_admitted& m, instant now, out
 /// Somebody has the attempt. @return false: that life is no more, and another attempt was opened
 bool journal_core::place(request& r, const life_of_rank& who, instant now, outbox& out) {
   r.placed = who;
+  record_attempt(r, now);
   if (!has_left(who))
     return true;
   next_attempt(r, now, out);
@@ -193,7 +188,9 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
     const choice& c = r->choices[m.choice];
     counts_.repeated += m.tokens.size();
     if (!c.cut) {
-      out.send(rank, proto::commit_accepted{m.request, m.choice, m.attempt, c.next(), true});
+      if (c.position <= written_) // else the answer to the first one waits still
+        send_when(c.position, m.request, rank,
+                  proto::commit_accepted{m.request, m.choice, m.attempt, c.next(), true}, out);
       return {};
     }
   }
@@ -205,6 +202,7 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
     return {};
   }
   choice& c = r->choices[m.choice];
+  const std::uint64_t before = c.position;
   r->admitted = true;
   if (m.first_index <= c.next()) {
     const std::uint32_t known = std::min<std::uint32_t>(
@@ -224,18 +222,22 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
       r->spec.prefix_tokens = m.prefix_tokens;
       r->spec.prefix_recorded = true;
     }
-    append(c, m, known);
+    append(*r, m, known, now);
     c.rank = m.rank;
     if (c.sent < c.next() || c.ended())
       release(*r, m.choice, c.sent, now, out);
   }
-  out.send(rank, proto::commit_accepted{m.request, m.choice, m.attempt, c.next(), c.ended()});
+  if (c.position != before || c.position <= written_)
+    send_when(c.position, m.request, rank,
+              proto::commit_accepted{m.request, m.choice, m.attempt, c.next(), c.ended()}, out);
   if (std::all_of(r->choices.begin(), r->choices.end(), [](const choice& x) { return x.ended(); }))
     close(*r, {}, false, now, out);
   return {};
 }
 
-void journal_core::append(choice& c, const proto::tokens_committed& m, std::uint32_t skip) {
+void journal_core::append(request& r, const proto::tokens_committed& m, std::uint32_t skip,
+                          instant now) {
+  choice& c = r.choices[m.choice];
   const std::size_t added = m.tokens.size() - skip;
   c.tokens.insert(c.tokens.end(), m.tokens.begin() + skip, m.tokens.end());
   if (m.logprobs.size() == m.tokens.size())
@@ -245,40 +247,49 @@ void journal_core::append(choice& c, const proto::tokens_committed& m, std::uint
     c.end = m.end;
     c.timings = m.timings;
   }
+  if (added > 0 || c.ended())
+    record_tokens(r, m.choice, c.next() - static_cast<std::uint32_t>(added), now);
 }
 
-/// Sends GATEWAY the tokens from an index on, and the end if there is one.
+/// Sends GATEWAY the tokens from an index on, and the end if there is one, once all is written.
 void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, instant now,
                            outbox& out) {
+  release(r, which, from, r.choices[which].next(), now, out);
+}
+
+void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, std::uint32_t to,
+                           instant now, outbox& out) {
   choice& c = r.choices[which];
+  const bool all = to == c.next();
   proto::tokens_released m;
   m.request = r.spec.request;
   m.choice = which;
   m.first_index = from;
-  m.tokens.assign(c.tokens.begin() + from, c.tokens.end());
+  m.tokens.assign(c.tokens.begin() + from, c.tokens.begin() + to);
   if (c.logprobs.size() == c.tokens.size())
-    m.logprobs.assign(c.logprobs.begin() + from, c.logprobs.end());
-  m.end = c.end;
-  m.timings = c.timings;
+    m.logprobs.assign(c.logprobs.begin() + from, c.logprobs.begin() + to);
+  if (all) {
+    m.end = c.end;
+    m.timings = c.timings;
+  }
   m.attempts = r.attempt;
-  m.rank = c.rank;
   c.released = now;
-  c.sent = c.next();
-  out.send(r.spec.gateway, std::move(m));
+  c.sent = std::max(c.sent, to);
+  send_when(all ? c.position : 0, r.spec.request, r.spec.gateway, std::move(m), out);
   arm(out);
 }
 
-result<void> journal_core::on(const proto::release_acknowledged& m, instant, outbox&) {
+result<void> journal_core::on(const proto::release_acknowledged& m, instant now, outbox&) {
   request* r = find(m.request);
   if (!r || m.choice >= r->choices.size())
     return {};
   choice& c = r->choices[m.choice];
-  const std::uint32_t shown = std::min(m.next_index, c.next());
-  if (shown > c.shown || (m.ended && c.ended()))
+  const std::uint32_t shown = std::min(m.next_index, c.settled);
+  if (shown > c.shown || (m.ended && c.end_settled))
     c.wait = options_.resend_after;
   c.shown = std::max(c.shown, shown);
-  c.end_shown = c.end_shown || (m.ended && c.ended());
-  forget_if_done(*r);
+  c.end_shown = c.end_shown || (m.ended && c.end_settled);
+  forget_if_done(*r, now);
   return {};
 }
 
@@ -295,31 +306,32 @@ void journal_core::close(request& r, const proto::choice_end& rest, bool withdra
   r.closed = true;
   if (r.spec.deadline_ms > 0)
     out.disarm({deadline_due, r.spec.request.v});
+  if (stalled() && rest.reason != proto::finish_reason::none)
+    drop_unwritten(r); // it ends with what could be shown
   for (std::uint32_t i = 0; i < r.choices.size(); ++i)
     if (!r.choices[i].ended()) {
       r.choices[i].end = rest;
       r.choices[i].end.kept_tokens = r.choices[i].next();
       r.choices[i].cut = true;
-      release(r, i, r.choices[i].sent, now, out);
     }
+  record_closed(r, rest, now);
+  for (std::uint32_t i = 0; i < r.choices.size(); ++i)
+    if (r.choices[i].cut)
+      release(r, i, r.choices[i].sent, now, out);
   out.send(options_.scheduler, proto::release_request{r.spec.request, withdraw});
   --counts_.open;
   ++counts_.closed;
-  if (closed_.insert(r.spec.request.v).second)
-    closed_order_.push_back(r.spec.request.v);
-  if (closed_order_.size() > options_.closed_kept) {
-    closed_.erase(closed_order_.front());
-    closed_order_.pop_front();
-  }
 }
 
-void journal_core::forget_if_done(request& r) {
-  const bool done =
-      r.closed && std::all_of(r.choices.begin(), r.choices.end(), [](const choice& c) {
-        return c.end_shown && c.shown == c.next();
-      });
-  if (done)
+void journal_core::forget_if_done(request& r, instant now) {
+  const bool done = r.closed && (!r.keep || r.delivered)
+                    && std::all_of(r.choices.begin(), r.choices.end(), [](const choice& c) {
+                         return c.end_shown && c.shown == c.next();
+                       });
+  if (done) {
+    record_forgotten(r, now);
     requests_.erase(r.spec.request);
+  }
 }
 
 result<void> journal_core::on_due(timer which, instant now, outbox& out) {
@@ -332,18 +344,20 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
   for (auto& [id, r] : requests_) {
     expire(*r, now, out);
     if (!r->closed && !r->admitted) {
-      if (now - r->asked >= r->wait) {
+      if (now - r->asked >= r->wait && r->position <= written_) {
         admit(*r, now, out);
         r->wait = longer(r->wait);
       }
       arm(out);
     }
+    if (r->from_disk && r->keep)
+      continue; // GATEWAY asks for it
     for (std::uint32_t i = 0; i < r->choices.size(); ++i) {
       choice& c = r->choices[i];
-      if (c.shown == c.next() && (!c.ended() || c.end_shown))
-        continue;
+      if (c.shown == c.settled && (!c.end_settled || c.end_shown))
+        continue; // nothing is missing there, or it is on its way to disk
       if (now - c.released >= c.wait) {
-        release(*r, i, c.shown, now, out);
+        release(*r, i, c.shown, c.settled, now, out);
         c.wait = longer(c.wait);
       }
       arm(out);
@@ -371,8 +385,11 @@ void journal_core::check() const {
   for (const auto& [id, r] : requests_) {
     open += !r->closed;
     DI_CHECK_EQ(r->choices.size(), r->spec.sampling.n);
-    DI_CHECK(r->closed == closed_.contains(id.v));
+    DI_CHECK(!forgotten_.contains(id.v));
     for (const choice& c : r->choices) {
+      DI_CHECK(c.shown <= c.settled);
+      DI_CHECK(c.settled <= c.next());
+      DI_CHECK(c.ended() || !c.end_settled);
       DI_CHECK(c.shown <= c.sent);
       DI_CHECK(c.sent <= c.next());
       DI_CHECK(c.tokens.size() <= r->spec.sampling.max_tokens);

@@ -74,12 +74,19 @@ struct tokens {
             m.prefix_recorded, m.prefix_tokens)
 };
 
-/// A request was closed as a whole: choices that have not ended end so, with so many tokens.
+/// A choice that was ended with its request.
+struct cut_choice {
+  std::uint32_t choice = 0;
+  std::uint32_t next = 0; ///< [tokens] that it keeps
+  DI_FIELDS(cut_choice, m.choice, m.next)
+};
+
+/// A request was closed as a whole.
 struct closed {
   request_id request;
-  proto::choice_end end;           ///< reason none: all had ended
-  std::vector<std::uint32_t> next; ///< [tokens] that each choice keeps; empty: what it has
-  DI_FIELDS(closed, m.request, m.end, m.next)
+  proto::choice_end end;       ///< of the choices below
+  std::vector<cut_choice> cut; ///< whatever earlier records say of them; the others had ended
+  DI_FIELDS(closed, m.request, m.end, m.cut)
 };
 
 /// Nothing but the numbers of closed requests [first, last] is needed any more.

@@ -30,8 +30,10 @@ struct request_closed {
       "Fact of JOURNAL: the request ended as a whole without tokens: refused, failed or cancelled; "
       "choices that had ended stay as they are. Overload: one per request.";
   request_id request;
-  choice_end end; ///< reason error or cancelled
-  DI_FIELDS(request_closed, m.request, m.end)
+  choice_end end;                 ///< reason error or cancelled
+  std::uint32_t ask_again_ms = 0; ///< [ms] nothing was opened: it may be asked for again then; 0:
+                                  ///< that would not help
+  DI_FIELDS(request_closed, m.request, m.end, m.ask_again_ms)
 };
 
 struct start_batch {

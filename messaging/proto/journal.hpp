@@ -14,7 +14,8 @@ struct open_request {
       "or "
       "request_closed; sent again until one of them comes. Overload: GATEWAY's window.";
   request_spec spec;
-  DI_FIELDS(open_request, m.spec)
+  bool keep = false; ///< its tokens are kept until answer_delivered, for another life of GATEWAY
+  DI_FIELDS(open_request, m.spec, m.keep)
 };
 
 struct request_opened {
@@ -100,12 +101,17 @@ struct get_journal {
 struct journal_state {
   static constexpr wire_id wire{0x0509};
   static constexpr std::string_view doc = "Answer to get_journal.";
-  std::uint64_t open = 0;     ///< requests that have not ended
-  std::uint64_t closed = 0;   ///< requests that have
-  std::uint64_t tokens = 0;   ///< [tokens] accepted
-  std::uint64_t repeated = 0; ///< [tokens] offered again after they had been accepted
-  std::uint64_t refused = 0;  ///< commits of old attempts
-  DI_FIELDS(journal_state, m.open, m.closed, m.tokens, m.repeated, m.refused)
+  std::uint64_t open = 0;       ///< requests that have not ended
+  std::uint64_t closed = 0;     ///< requests that have
+  std::uint64_t tokens = 0;     ///< [tokens] accepted
+  std::uint64_t repeated = 0;   ///< [tokens] offered again after they had been accepted
+  std::uint64_t refused = 0;    ///< commits of old attempts
+  std::uint64_t unwritten = 0;  ///< records on their way to disk
+  std::uint64_t file_bytes = 0; ///< [bytes] of the log; 0: it is kept in memory alone
+  bool failing = false;         ///< the last write did not go through
+  std::string what;             ///< why, if failing
+  DI_FIELDS(journal_state, m.open, m.closed, m.tokens, m.repeated, m.refused, m.unwritten,
+            m.file_bytes, m.failing, m.what)
 };
 
 struct record_view {
@@ -125,8 +131,34 @@ struct view_recorded {
   DI_FIELDS(view_recorded, m.view)
 };
 
-using journal_messages = type_list<open_request, request_opened, tokens_committed, commit_accepted,
-                                   commit_refused, cancel_request, release_acknowledged,
-                                   get_journal, journal_state, record_view, view_recorded>;
+struct answer_delivered {
+  static constexpr wire_id wire{0x050C};
+  static constexpr std::string_view doc =
+      "Fact of GATEWAY: the answer is with its client for good (its line is written); no life of "
+      "GATEWAY will ask for it again. For requests opened with keep. Overload: one per request.";
+  request_id request;
+  DI_FIELDS(answer_delivered, m.request)
+};
+
+struct journal_written {
+  static constexpr wire_id wire{0x050D};
+  static constexpr std::string_view doc =
+      "Fact of JOURNAL's writer, inside its process: all records up to a position are written, or "
+      "why they are not. Overload: one per group of records, and one per change of `failing`.";
+  std::uint64_t position = 0;   ///< all up to here is written, or is to be taken as if it were
+  std::uint64_t file = 0;       ///< counts the files of a journal
+  std::uint64_t file_bytes = 0; ///< [bytes] of that one
+  bool failing = false;         ///< nothing behind position gets out for now
+  bool needs_snapshot = false;  ///< the file misses records: begin another
+  bool in_memory = false;       ///< journal.on_error memory: goes on without the disk
+  std::string what;             ///< of failing and in_memory
+  DI_FIELDS(journal_written, m.position, m.file, m.file_bytes, m.failing, m.needs_snapshot,
+            m.in_memory, m.what)
+};
+
+using journal_messages =
+    type_list<open_request, request_opened, tokens_committed, commit_accepted, commit_refused,
+              cancel_request, release_acknowledged, get_journal, journal_state, record_view,
+              view_recorded, answer_delivered, journal_written>;
 
 } // namespace di::proto

@@ -101,6 +101,9 @@ public:
     effects_.emplace_back(effect::count{metric, n});
   }
 
+  /// An effect that was collected earlier and held back.
+  void put(any_effect e) { effects_.push_back(std::move(e)); }
+
   const std::vector<any_effect>& effects() const noexcept { return effects_; }
   std::vector<any_effect> take() noexcept { return std::exchange(effects_, {}); }
   bool empty() const noexcept { return effects_.empty(); }

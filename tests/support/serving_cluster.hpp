@@ -3,6 +3,7 @@
 // but no wire and no processes.
 #pragma once
 
+#include "actors/journal_file.hpp"
 #include "actors/serving_boot.hpp"
 #include "engine/model/kv_layout.hpp"
 #include "messaging/proto/membership.hpp"
@@ -30,6 +31,7 @@ struct cluster_options {
   double step_ms = 0;
   double profile_ms = 0;
   std::uint64_t snapshot_bytes = 0;
+  std::string journal; ///< folder; empty: it is kept in memory
 };
 
 /// A model with its tokenizer, loaded once per test program.
@@ -60,8 +62,22 @@ inline batch_outcome run_batch(const test_model& m, const std::string& prompts,
   std::condition_variable changed;
   batch_outcome outcome;
   local_office office;
-  actors::system actors{{}, office};
+  std::unique_ptr<actors::journal_file> journal; // outlives the actors
   actors::control_settings control;
+  if (!options.journal.empty()) {
+    actors::journal_file_options o;
+    o.folder = options.journal;
+    o.tell = [&office](const proto::journal_written& written) {
+      envelope mail;
+      mail.to = "/control/journal";
+      mail.from = "/control";
+      mail.body = parcel::of(written);
+      (void)office.post(std::move(mail));
+    };
+    journal = std::move(actors::journal_file::open(std::move(o), std::nullopt)).value();
+    control.journal.sink = journal.get();
+  }
+  actors::system actors{{}, office};
   control.redundant_experts = options.redundant;
   control.rebalance = options.rebalance;
   DI_CHECK(actors::spawn_control_serving(actors, m.outline, control).ok());

@@ -161,7 +161,8 @@ TEST(journal_core, accepts_each_index_once) {
   EXPECT_EQ(only<proto::commit_refused>(out).current, 0U);
   out.take();
   ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out)); // a late copy opens nothing
-  EXPECT_TRUE(out.effects().empty());
+  EXPECT_EQ(out.effects().size(), 1U);
+  EXPECT_EQ(only<proto::request_closed>(out).end.code, ec::duplicate);
   core.check();
 }
 
