@@ -57,6 +57,8 @@ public:
   }
 
   result<void> post(envelope mail) override {
+    if (mail.view.v == 0)
+      mail.view = epoch{view_.load()};
     bus::deliver_fn deliver;
     {
       const std::lock_guard lock{guard_};
@@ -87,7 +89,7 @@ public:
     if (const auto found = watched_.find(path); found != watched_.end())
       std::erase(found->second, watcher);
   }
-  void set_view(epoch /*view*/) override {}
+  void set_view(epoch view) override { view_.store(view.v); }
 
   bus::peer self() const override { return {"/test", incarnation{1}, {}, {}, {}}; }
   bus::post_office_stats stats() const override { return {}; }
@@ -105,7 +107,7 @@ private:
   std::map<address, bus::deliver_fn> bound_;
   std::map<address, std::vector<address>> watched_;
   std::map<address, bus::peer> routes_;
-  std::atomic<std::uint64_t> last_number_{0};
+  std::atomic<std::uint64_t> last_number_{0}, view_{0};
 };
 
 } // namespace di::test

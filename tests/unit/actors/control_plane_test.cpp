@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DIRECTORY, registrars, MEMBERSHIP, TELEMETRY and TOPIC together, on fake time.
-#include "actors/directory.hpp"
-#include "actors/membership.hpp"
-#include "actors/registrar.hpp"
 #include "actors/telemetry.hpp"
 #include "actors/topic.hpp"
-#include "tests/support/deterministic_system.hpp"
+#include "tests/unit/actors/control_plane.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,64 +14,8 @@ using di::test::answer_as;
 using di::test::refusal;
 namespace proto = di::proto;
 
-proto::process_entry rank_process(std::uint32_t r, std::uint64_t life) {
-  proto::process_entry p;
-  p.prefix = fmt::format("/rank/{}", r);
-  p.life = incarnation{life};
-  p.control_endpoint = fmt::format("ipc:///run/r{}-{}.c.sock", r, life);
-  p.role = "rank";
-  p.rank = di::rank_id{r};
-  p.contract_id = "cpu-1-abc";
-  return p;
-}
-
-struct control_plane : ::testing::Test {
-  void start(std::vector<di::address> expected, di::duration form_within = {}) {
-    di::engine::directory_options d;
-    d.expected = std::move(expected);
-    d.formed_to = {"/control/membership"};
-    d.form_within = form_within;
-    di::actors::spawn_options spawn;
-    spawn.ended = [this](const di::error& e) { ended = e; };
-    world.system.spawn_as<di::actors::directory>("/control/directory", spawn, d, world.office)
-        .value();
-    di::engine::membership_options m;
-    m.listeners = {"/control/scheduler"};
-    m.member_parts = {"rank"};
-    m.loss = di::engine::on_loss::shrink;
-    world.system.spawn_as<di::actors::membership>("/control/membership", {}, m).value();
-    world.office
-        .bind("/control/scheduler",
-              [this](const di::envelope& e) {
-                if (const auto* v = e.body.as<proto::view_committed>())
-                  views.push_back(*v);
-              })
-        .value();
-    world.run();
-  }
-  void join(const proto::process_entry& p) {
-    di::actors::registrar_options r;
-    r.process = p;
-    r.office = &world.office;
-    r.join_within = 5s;
-    r.installed = [this](const proto::directory_snapshot& s) { snapshots.push_back(s); };
-    di::actors::spawn_options spawn;
-    spawn.ended = [this](const di::error& e) { ended = e; };
-    world.system.spawn_as<di::actors::registrar>(p.prefix + "/registrar", spawn, r).value();
-    world.run();
-  }
-  void leave(const proto::process_entry& p) {
-    world.system.stop(p.prefix + "/registrar");
-    world.run();
-    ended.reset();
-  }
-  double counted(const char* metric) { return world.system.counters().total(metric); }
-
-  std::optional<di::error> ended;
-  std::vector<proto::view_committed> views;
-  std::vector<proto::directory_snapshot> snapshots;
-  di::test::deterministic_system world;
-};
+using di::test::rank_process;
+using control_plane = di::test::control_plane;
 
 TEST_F(control_plane, forms_the_group_when_all_are_there) {
   start({"/rank/0", "/rank/1"});
