@@ -30,7 +30,8 @@ struct injected {
   bool control = false;             ///< it happened to the control process
   std::vector<pid_t> pids;
   std::int64_t begin_us = 0, end_us = 0; ///< [us] monotonic; end 0: not undone
-  std::string trouble;                   ///< why nothing came of it
+  bool armed = false;  ///< it strikes by itself some time after begin_us, at a named point
+  std::string trouble; ///< why nothing came of it
 };
 
 struct injector_options {

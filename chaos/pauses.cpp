@@ -2,6 +2,7 @@
 #include "chaos/pauses.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace di::chaos {
 namespace {
@@ -10,6 +11,12 @@ double part_of(std::vector<double>& values, double part) {
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1,
                          static_cast<std::size_t>(part * static_cast<double>(values.size())))];
+}
+
+constexpr std::int64_t about_same_us = 1'000'000;
+
+bool hits(const injected& fault, std::uint32_t rank) {
+  return std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end();
 }
 
 double ms_between(std::int64_t from_us, std::int64_t to_us) {
@@ -82,7 +89,8 @@ double token_times::tokens_per_s() const {
   return last > first ? static_cast<double>(tokens) * 1e6 / static_cast<double>(last - first) : 0;
 }
 
-pauses token_times::pauses_of(const injected& fault, std::int64_t until_us) const {
+pauses token_times::pauses_of(const injected& fault, std::int64_t until_us,
+                              const std::vector<injected>& all) const {
   std::vector<double> survivor, victim, fresh;
   const double usual = median_gap_ms(fault.begin_us);
   for (const timed_stream& s : streams_) {
@@ -103,7 +111,11 @@ pauses token_times::pauses_of(const injected& fault, std::int64_t until_us) cons
     for (std::size_t i = had; i < s.token_us.size() && s.token_us[i - 1] < until_us; ++i)
       longest = std::max(longest, ms_between(s.token_us[i - 1], s.token_us[i]));
     const std::uint32_t rank = s.rank_of(had - 1);
-    const bool hit = std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end();
+    const bool hit = hits(fault, rank);
+    if (!hit && std::any_of(all.begin(), all.end(), [&](const injected& f) {
+          return std::abs(f.begin_us - fault.begin_us) < about_same_us && hits(f, rank);
+        }))
+      continue;
     (hit ? victim : survivor).push_back(std::max(longest - median, 0.0));
   }
   return {quantiles_of(survivor), quantiles_of(victim), quantiles_of(fresh),

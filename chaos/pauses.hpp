@@ -18,8 +18,10 @@ public:
   double median_gap_ms(std::int64_t before_us) const;
   /// Tokens over the time from the first to the last one.
   double tokens_per_s() const;
-  /// Of streams that were open between the fault and `until_us`.
-  pauses pauses_of(const injected& fault, std::int64_t until_us) const;
+  /// Of streams that were open between the fault and `until_us`. Victims of others of `all` that
+  /// struck about the same time count as nothing.
+  pauses pauses_of(const injected& fault, std::int64_t until_us,
+                   const std::vector<injected>& all = {}) const;
 
 private:
   struct timed_stream {

@@ -165,6 +165,7 @@ void read_expectations(reader& r, const yaml_node& node, expectations& e) {
             {{"exit", setter(e.exit, parse_count)},
              {"failed", setter(e.failed_max, parse_count)},
              {"late_faults", setter(e.late_faults, parse_flag)},
+             {"others_leave", setter(e.others_leave, parse_flag)},
              {"identical", setter(e.identical, parse_flag)},
              {"views", setter(e.views, parse_range)},
              {"expelled", setter(e.expelled, parse_range)},

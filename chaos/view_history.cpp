@@ -71,9 +71,22 @@ std::size_t view_history::expelled_without(const std::vector<injected>& faults) 
   return wrong;
 }
 
+std::int64_t view_history::discovered_us(const injected& f, const std::vector<log_event>& events) {
+  for (const log_event& e : events)
+    if (e.mono_us >= f.begin_us && (e.name == "member_lost" || e.name == "member_stuck")
+        && std::find(f.ranks.begin(), f.ranks.end(),
+                     static_cast<std::uint32_t>(e.number("rank").value_or(-1)))
+               != f.ranks.end())
+      return e.mono_us;
+  return f.begin_us;
+}
+
 void view_history::follow(aftermath& a, std::int64_t until_us,
                           const std::vector<log_event>& events) const {
   const std::int64_t from = a.fault.begin_us;
+  const fault_kind kind = a.fault.kind;
+  if (kind != fault_kind::kill && kind != fault_kind::stop && kind != fault_kind::crash)
+    return;
   const auto touched = [&](std::int64_t rank) {
     return std::find(a.fault.ranks.begin(), a.fault.ranks.end(), static_cast<std::uint32_t>(rank))
            != a.fault.ranks.end();
@@ -86,7 +99,7 @@ void view_history::follow(aftermath& a, std::int64_t until_us,
     if (e.mono_us < from)
       continue;
     const bool about_it = touched(e.number("rank").value_or(-1));
-    if ((e.name == "member_lost" || e.name == "member_stuck") && about_it)
+    if (!a.fault.armed && (e.name == "member_lost" || e.name == "member_stuck") && about_it)
       note(a.detect_ms, e.mono_us);
     if (e.name == "placement_settled" && a.commit_ms)
       note(a.repair_ms, e.mono_us);

@@ -23,7 +23,9 @@ public:
   std::size_t members() const noexcept { return members_; }
   /// Ranks that left a view though no fault before had touched them.
   std::size_t expelled_without(const std::vector<injected>& faults) const;
-  /// Fills in the times after a fault.
+  /// When a node process first spoke of one of the fault's ranks; the fault's begin if none did.
+  static std::int64_t discovered_us(const injected& f, const std::vector<log_event>& events);
+  /// Fills in the times after a fault; of armed ones not the detection.
   void follow(aftermath& a, std::int64_t until_us, const std::vector<log_event>& events) const;
 
 private:

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 
 namespace di::bus {
@@ -81,7 +82,7 @@ private:
   std::string what_;
 };
 
-/// Memory that is in use and says nothing.
+/// Memory that is in use and says nothing. Touching it takes long: not on the bus thread.
 void take_memory(std::uint64_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -212,7 +213,7 @@ void fault_gate::put_in_force(const fault_rules& rules) {
     if (matches_process(process, self_))
       ballast += bytes;
   if (ballast > ballast_bytes_)
-    take_memory(ballast - ballast_bytes_);
+    std::thread{take_memory, ballast - ballast_bytes_}.detach();
   ballast_bytes_ = std::max(ballast, ballast_bytes_);
   log::warn("faults_in_force", {{"links", links_.size()}, {"points", points_.size()}});
 }
