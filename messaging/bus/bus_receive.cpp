@@ -56,10 +56,9 @@ bool bus_thread::receive(lane l) {
 }
 
 void bus_thread::take_faulty(lane l, std::string_view routing_id, std::vector<part>& parts) {
-  std::size_t bits = 0;
-  for (const part& p : parts)
-    bits += 8 * p.size();
-  const fault_gate::verdict v = faults_->judge(routing_id, bits);
+  // Only what has a checksum: attachments are guarded by their transport
+  // (messaging/wire/frame.hpp).
+  const fault_gate::verdict v = faults_->judge(routing_id, 8 * parts.front().size());
   if (v.drop)
     return;
   std::vector<part> again;
@@ -67,11 +66,8 @@ void bus_thread::take_faulty(lane l, std::string_view routing_id, std::vector<pa
     for (part& p : parts)
       again.emplace_back(std::span<const std::byte>{p.bytes()});
   if (v.flip) {
-    std::size_t bit = *v.flip;
-    auto at = parts.begin();
-    for (; bit >= 8 * at->size(); ++at)
-      bit -= 8 * at->size();
-    at->bytes()[bit / 8] ^= std::byte{static_cast<unsigned char>(1U << (bit % 8))};
+    std::byte& turned = parts.front().bytes()[*v.flip / 8];
+    turned ^= std::byte{static_cast<unsigned char>(1U << (*v.flip % 8))};
   }
   for (std::vector<part>* copy : {&parts, &again}) {
     if (copy->empty())

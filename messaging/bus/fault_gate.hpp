@@ -63,7 +63,7 @@ public:
   /// What the bus does with a frame that has arrived.
   struct verdict {
     bool drop = false, twice = false;
-    std::optional<std::size_t> flip; ///< bit to turn, counted over all parts
+    std::optional<std::size_t> flip; ///< bit to turn in its first part
     duration hold{};                 ///< 0: now
   };
   struct held {
@@ -87,7 +87,7 @@ public:
   void put_in_force(const fault_rules& rules);
 
   bool touches_links() const noexcept { return !links_.empty() || !held_.empty(); }
-  /// @param bits  size of the frame with all its parts
+  /// @param bits  size of the frame's first part
   verdict judge(std::string_view routing_id, std::size_t bits);
   /// Keeps a frame until its time. Frames with the same delay stay in order.
   void hold(held frame);
