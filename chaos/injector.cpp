@@ -314,10 +314,33 @@ void injector::run_command(const fault& f, injected& record) {
   std::stringstream words{f.command};
   for (std::string word; words >> word;)
     o.argv.push_back(word);
-  if (auto command = launch::child_process::start(o); command.ok())
-    hogs_[done_.size() - 1].push_back(std::move(*command));
-  else
+  auto command = launch::child_process::start(o);
+  if (!command.ok()) {
     record.trouble = command.error().what;
+    return;
+  }
+  const std::size_t index = done_.size() - 1;
+  const int pidfd = command->pidfd();
+  hogs_[index].push_back(std::move(*command));
+  loop_.watch(pidfd, [this, index, pidfd] { end_of_command(index, pidfd); });
+}
+
+/// A command that fails is no fault that was injected.
+void injector::end_of_command(std::size_t index, int pidfd) {
+  const auto at = hogs_.find(index);
+  if (at == hogs_.end())
+    return loop_.forget(pidfd);
+  launch::child_process& command = at->second.front();
+  const auto state = command.poll();
+  if (!state)
+    return;
+  loop_.forget(pidfd);
+  done_[index].end_us = monotonic_us();
+  if (state->ok())
+    return;
+  std::string said;
+  (void)launch::line_reader{}.read(command.err.get(), [&](const std::string& l) { said = l; });
+  done_[index].trouble = fmt::format("{}: {}", launch::to_string(*state), said);
 }
 
 /// The preloaded clock (chaos/clock_shim.cpp) maps this file.

@@ -65,6 +65,7 @@ private:
                  std::uint64_t times);
   void load_host(const fault& f, std::size_t index);
   void run_command(const fault& f, injected& record);
+  void end_of_command(std::size_t index, int pidfd);
   void jump_clock(nanoseconds by);
   void finish(std::size_t index);
   void write_rules();
