@@ -22,6 +22,14 @@ milliseconds ms(std::int64_t t) {
   return duration_cast<milliseconds>(nanoseconds{t});
 }
 
+/// Of all threads.
+std::int64_t cpu_ns(const process_view& p) {
+  std::int64_t sum = 0;
+  for (const auto& [thread, v] : p.threads)
+    sum += v.cpu_ns;
+  return sum;
+}
+
 } // namespace
 
 std::optional<stuck_report> stuck_core::look(std::int64_t now_ns, std::span<const cell_view> cells,
@@ -32,9 +40,17 @@ std::optional<stuck_report> stuck_core::look(std::int64_t now_ns, std::span<cons
   const auto counted = std::min(since, 2 * ns(options_.look_every));
   last_look_ns_ = now_ns;
   if (stopped) {
+    if (stopped_ns_ == 0)
+      stop_base_ = ask();
     stopped_ns_ += counted;
     if (stopped_ns_ < ns(options_.after) || now_ns < next_stop_report_ns_)
       return std::nullopt;
+    // Between two looks it may have been let go and stopped again: slow is not stuck.
+    if (auto there = ask(); cpu_ns(there) != cpu_ns(stop_base_)) {
+      stop_base_ = std::move(there);
+      stopped_ns_ = counted;
+      return std::nullopt;
+    }
     next_stop_report_ns_ = now_ns + report_every_ns;
     for (std::size_t i = 0; i < cells.size(); ++i)
       if (cells[i].phase != 0)

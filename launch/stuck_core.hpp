@@ -87,6 +87,7 @@ private:
   stuck_options options_;
   std::int64_t last_look_ns_ = 0;
   std::int64_t stopped_ns_ = 0; ///< for how long
+  process_view stop_base_; ///< when it was first seen stopped
   std::int64_t next_stop_report_ns_ = 0;
   std::vector<state> states_;
 };

@@ -68,6 +68,16 @@ TEST(stuck_core, finds_a_stopped_process_within_400_ms_even_if_it_is_idle) {
   }
 }
 
+TEST(stuck_core, lets_a_process_live_that_every_look_finds_stopped_and_that_runs_in_between) {
+  world w;
+  w.look();
+  w.stopped = true;
+  w.running = 0.1;
+  EXPECT_EQ(w.stuck_within(10'000), -1);
+  w.running = 0;
+  EXPECT_LE(w.stuck_within(1'000), 600);
+}
+
 TEST(stuck_core, reports_an_endless_loop_on_busy_processors_too) {
   world w;
   w.begin();
