@@ -211,8 +211,11 @@ result<run_record> one_run::run() {
     if (ended_)
       return;
     record_.timed_out = true;
+    triggers_.stop();
     injector_.heal();
-    child_->signal(SIGKILL); // its children die with it
+    child_->signal(SIGTERM); // drains
+    loop_.at(clock::now() + milliseconds{100}, [this] { child_->signal(SIGTERM); }); // aborts
+    loop_.at(clock::now() + milliseconds{5'000}, [this] { child_->signal(SIGKILL); });
   });
   loop_.run();
   record_.faults = injector_.done();
