@@ -110,6 +110,23 @@ class ClusterTest(unittest.TestCase):
             self.assertNotEqual(run.pids["rank 3"], pids["rank 3"])
             self.clean(run)
 
+    def test_leaves_nothing_behind_after_many_lives(self):
+        """A rank dies and comes back 40 times: the launcher holds as many descriptors and threads as after the first."""
+        run = self.formed("control=keep:40")
+        held = []
+        for life in range(2, 42):
+            os.kill(run.pids["rank 3"], signal.SIGKILL)
+            if life == 41:
+                break
+            run.until(lambda r: len(re.findall(r"\[rank 3\] pid", r.text)) == life)
+            if life in (2, 3, 39, 40):
+                held.append([len(os.listdir(f"/proc/{run.p.pid}/{what}")) for what in ("fd", "task")])
+                held[-1].append(len(glob.glob(run.home + "/di-*/*.sock")))
+        code, _, last = run.finish()
+        self.assertEqual(code, 0, last)
+        self.assertEqual(held[-1], held[0], held)
+        self.clean(run)
+
     def test_starts_control_again_and_tells_the_ranks_that_live(self):
         run = self.formed("control=tell", TWO_NODES)
         os.kill(run.pids["rank 1"], signal.SIGKILL)
