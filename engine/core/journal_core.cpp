@@ -273,6 +273,7 @@ void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, 
     m.timings = c.timings;
   }
   m.attempts = r.attempt;
+  m.rank = c.rank;
   c.released = now;
   c.sent = std::max(c.sent, to);
   send_when(all ? c.position : 0, r.spec.request, r.spec.gateway, std::move(m), out);
