@@ -37,6 +37,15 @@ private:
 
 } // namespace
 
+page_address windows_address(const page_address& page, std::int64_t decoder_floor,
+                             std::int64_t layers) noexcept {
+  chain c{page.low, page.high};
+  c.add("windows");
+  c.add(static_cast<std::uint64_t>(decoder_floor));
+  c.add(static_cast<std::uint64_t>(layers));
+  return {c.low(), c.high()};
+}
+
 prefix_index::prefix_index(page_pool& pool, prefix_index_options options)
     : pool_{pool}, options_{std::move(options)} {
   DI_CHECK(options_.page_tokens > 0);
@@ -146,6 +155,51 @@ std::int64_t prefix_index::known(std::span<const token_id> tokens, const prefix_
   const auto longest = static_cast<std::size_t>(std::max<std::int64_t>(limit, 0));
   return static_cast<std::int64_t>(walk(tokens.first(std::min(tokens.size(), longest)), key).size())
          * options_.page_tokens;
+}
+
+void prefix_index::name_pages(std::span<const token_id> tokens, const prefix_key& key,
+                              std::vector<page_address>& out) const {
+  const auto size = static_cast<std::size_t>(options_.page_tokens);
+  for (std::size_t at = out.size() * size; at + size <= tokens.size(); at += size) {
+    const address above = out.empty() ? root(key.salt) : out.back();
+    chain c{above.low, above.high};
+    c.add(static_cast<std::uint64_t>(lineage_at(key, at)));
+    for (const token_id token : tokens.subspan(at, size))
+      c.add(static_cast<std::uint32_t>(token));
+    out.push_back(weakened({c.low(), c.high()}));
+  }
+}
+
+result<std::int64_t> prefix_index::import_pages(std::span<const token_id> tokens,
+                                                const prefix_key& key, std::size_t first,
+                                                std::span<const std::span<const std::byte>> pages) {
+  const auto size = static_cast<std::size_t>(options_.page_tokens);
+  if (tokens.size() < (first + pages.size()) * size)
+    return fail(ec::bad_argument, "{} pages behind {} do not stand for {} tokens", pages.size(),
+                first, tokens.size());
+  for (const auto& bytes : pages)
+    if (bytes.size() > pool_.page_bytes())
+      return fail(ec::bad_argument, "a page of {} bytes, the pool's have {}", bytes.size(),
+                  pool_.page_bytes());
+  if (const auto path = walk(tokens.first(first * size), key); !path.empty())
+    touch_path(path.back());
+  DI_TRY_VOID(make_room(static_cast<std::uint32_t>(pages.size())));
+  const auto text = tokens.first((first + pages.size()) * size);
+  const std::size_t known = walk(text, key).size();
+  if (known >= first && known < first + pages.size()) {
+    std::vector<page_id> all(first + pages.size()); // those that are known are not looked at
+    for (std::size_t i = known; i < all.size(); ++i) {
+      auto page = pool_.acquire();
+      DI_CHECK(page.ok()); // room was made
+      all[i] = *page;
+      std::copy(pages[i - first].begin(), pages[i - first].end(), pool_.data(all[i]));
+    }
+    prefix_cursor cursor;
+    publish(cursor, text, all, key);
+    for (std::size_t i = known; i < all.size(); ++i)
+      pool_.release(all[i]); // what collides goes
+  }
+  return static_cast<std::int64_t>(walk(text, key).size()) * options_.page_tokens;
 }
 
 void prefix_index::publish(prefix_cursor& cursor, std::span<const token_id> tokens,

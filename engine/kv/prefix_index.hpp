@@ -31,6 +31,17 @@ struct prefix_key {
   std::int64_t bounded_hit = 0;
 };
 
+/// Name of a page by what it stands for: the hash chain up to it. Equal on every rank.
+struct page_address {
+  std::uint64_t low = 0, high = 0;
+  friend bool operator==(const page_address&, const page_address&) = default;
+};
+
+/// Name of windows at the end of a page: they depend on the decoder floor too.
+/// @param layers  rings that they cover
+page_address windows_address(const page_address& page, std::int64_t decoder_floor,
+                             std::int64_t layers) noexcept;
+
 struct prefix_match {
   std::int64_t hit = 0;       ///< [tokens] a multiple of the page size
   std::vector<page_id> pages; ///< [hit / page tokens]; no reference is taken
@@ -86,6 +97,20 @@ public:
   std::int64_t known(std::span<const token_id> tokens, const prefix_key& key,
                      std::int64_t limit) const;
 
+  /// Appends the names of the pages of `tokens` from out.size() on; whole pages only.
+  /// @param out  of the same tokens and key
+  void name_pages(std::span<const token_id> tokens, const prefix_key& key,
+                  std::vector<page_address>& out) const;
+
+  /// Makes pages known whose bytes were computed elsewhere, as if they had been computed here.
+  /// @param first  pages before it are known, or nothing is done
+  /// @param pages  [pages] bytes from page `first` on, each at most the pool's page
+  /// @return       [tokens] of the beginning that is known then
+  /// @errors       ec::kv_exhausted, ec::bad_argument
+  result<std::int64_t> import_pages(std::span<const token_id> tokens, const prefix_key& key,
+                                    std::size_t first,
+                                    std::span<const std::span<const std::byte>> pages);
+
   /// Makes full pages of a sequence known. Idempotent: what is known already stays as it is, the
   /// sequence keeps its own page then.
   /// @param tokens  COMMITTED tokens only, from position 0; a last partial page is not taken
@@ -129,10 +154,7 @@ public:
   result<void> check(std::span<const page_id> held) const;
 
 private:
-  struct address {
-    std::uint64_t low = 0, high = 0;
-    friend bool operator==(const address&, const address&) = default;
-  };
+  using address = page_address;
   struct address_hash {
     std::size_t operator()(const address& a) const noexcept {
       return static_cast<std::size_t>(a.low);

@@ -3,8 +3,11 @@
 // under, and a copy of its windows at one length. Who fills and reads it: engine/model.
 #pragma once
 
+#include "messaging/base/result.hpp"
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace di::engine {
@@ -46,5 +49,10 @@ struct window_snapshot {
   /// Memory that it takes. [bytes]
   std::size_t bytes() const noexcept { return sizeof *this + rings.size() + draft_rings.size(); }
 };
+
+/// As bytes, for another rank.
+std::vector<std::byte> pack(const window_snapshot& windows);
+/// @errors ec::bad_format (lengths that do not fit)
+result<window_snapshot> unpack_windows(std::span<const std::byte> bytes);
 
 } // namespace di::engine

@@ -94,4 +94,14 @@ prefill_start plan_start(const prefill_rules& rules, std::int64_t decoder, std::
   return start;
 }
 
+prefill_start plan_resume(const prefill_rules& rules, std::int64_t decoder, std::int64_t hit,
+                          std::int64_t bounded, std::int64_t length) {
+  DI_CHECK(bounded < length && length <= hit);
+  prefill_start start = plan_start(rules, decoder, bounded, bounded, 0); // floors follow from H
+  start.floors.write = hit;
+  start.first_row = length;
+  start.use_snapshot = true;
+  return start;
+}
+
 } // namespace di::engine

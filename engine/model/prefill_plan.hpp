@@ -68,4 +68,10 @@ struct prefill_start {
 prefill_start plan_start(const prefill_rules& rules, std::int64_t decoder, std::int64_t hit,
                          std::int64_t bounded, std::int64_t snapshot);
 
+/// The same with windows of all layers at `length` that were made under the request's own floors
+/// (sequence_state::resume_windows): nothing below them is run again.
+/// @param length  [tokens] above bounded, at most hit
+prefill_start plan_resume(const prefill_rules& rules, std::int64_t decoder, std::int64_t hit,
+                          std::int64_t bounded, std::int64_t length);
+
 } // namespace di::engine

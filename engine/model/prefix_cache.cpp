@@ -9,14 +9,6 @@
 
 namespace di::engine {
 
-namespace {
-
-prefix_key key_of(const prefix_session& session) {
-  return {session.salt, session.rebuilding ? 0 : session.bounded};
-}
-
-} // namespace
-
 prefix_cache::prefix_cache(page_pool& pool, const prefill_rules& rules,
                            prefix_index_options options)
     : rules_{rules}, index_{pool, std::move(options)} {
@@ -25,7 +17,8 @@ prefix_cache::prefix_cache(page_pool& pool, const prefill_rules& rules,
 result<prefix_session> prefix_cache::start(sequence_state& sequence,
                                            std::span<const token_id> tokens,
                                            const prefill_request& request, std::string_view salt,
-                                           std::optional<std::int64_t> recorded) {
+                                           std::optional<std::int64_t> recorded,
+                                           const window_snapshot* windows) {
   if (request.prompt_tokens < 1 || static_cast<std::int64_t>(tokens.size()) < request.prompt_tokens)
     return fail(ec::bad_argument, "a prompt of {} tokens is not in {} tokens",
                 request.prompt_tokens, tokens.size());
@@ -51,7 +44,7 @@ result<prefix_session> prefix_cache::start(sequence_state& sequence,
                    snapshot_limit(rules_, request, known));
   if (match.hit >= session.bounded) {
     session.boundary = snapshot_boundary(rules_, request);
-    DI_TRY_VOID(begin(session, sequence, tokens, match, decoder));
+    DI_TRY_VOID(begin(session, sequence, tokens, match, decoder, windows));
     return session;
   }
   // The exact pages below H are not all there any more: make them first, without the layers behind.
@@ -59,7 +52,7 @@ result<prefix_session> prefix_cache::start(sequence_state& sequence,
   const prefix_match exact =
       index_.match(tokens.first(static_cast<std::size_t>(session.bounded)), key_of(session),
                    session.bounded, snapshot_kind::encoder, session.bounded);
-  DI_TRY_VOID(begin(session, sequence, tokens, exact, session.bounded));
+  DI_TRY_VOID(begin(session, sequence, tokens, exact, session.bounded, nullptr));
   DI_TRY_VOID(finish_rebuild(session, sequence));
   return session;
 }
@@ -90,10 +83,14 @@ result<void> prefix_cache::recordable(const prefill_request& request, std::int64
 
 result<void> prefix_cache::begin(prefix_session& session, sequence_state& sequence,
                                  std::span<const token_id> tokens, const prefix_match& match,
-                                 std::int64_t decoder) {
+                                 std::int64_t decoder, const window_snapshot* windows) {
   const std::int64_t bounded = session.rebuilding ? 0 : session.bounded;
   const std::int64_t snapshot = match.snapshot == nullptr ? 0 : match.snapshot->length;
-  const prefill_start start = plan_start(rules_, decoder, match.hit, bounded, snapshot);
+  prefill_start start = plan_start(rules_, decoder, match.hit, bounded, snapshot);
+  const bool resumes = windows != nullptr && windows->length > std::max(bounded, start.first_row)
+                       && windows->length <= match.hit;
+  if (resumes)
+    start = plan_resume(rules_, decoder, match.hit, bounded, windows->length);
   session.hit = match.hit;
   session.first_row = start.first_row;
   if (snapshot == session.boundary)
@@ -104,7 +101,9 @@ result<void> prefix_cache::begin(prefix_session& session, sequence_state& sequen
     return sequence.set_floors(start.floors);
   return sequence.adopt(tokens.first(static_cast<std::size_t>(match.hit)), match.pages,
                         start.floors, start.first_row,
-                        start.use_snapshot ? match.snapshot.get() : nullptr);
+                        !start.use_snapshot ? nullptr
+                        : resumes           ? windows
+                                            : match.snapshot.get());
 }
 
 std::int64_t prefix_cache::chunk_end(const prefix_session& session, std::int64_t position) const {

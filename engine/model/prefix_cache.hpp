@@ -49,10 +49,18 @@ public:
   /// @param tokens    prompt, then what was emitted already (a resumed attempt)
   /// @param recorded  H of an earlier attempt of the same request (0: it had no bounded hit); not
   ///                  given: the first attempt
+  /// @param windows   null, or windows that another rank computed of these tokens under the floors
+  ///                  of the same request; used if they lie behind all else that is known and
+  ///                  within the hit
   /// @errors          ec::bad_argument
   result<prefix_session> start(sequence_state& sequence, std::span<const token_id> tokens,
                                const prefill_request& request, std::string_view salt = {},
-                               std::optional<std::int64_t> recorded = {});
+                               std::optional<std::int64_t> recorded = {},
+                               const window_snapshot* windows = nullptr);
+  /// Under which key the session's pages are known.
+  static prefix_key key_of(const prefix_session& session) {
+    return {session.salt, session.rebuilding ? 0 : session.bounded};
+  }
 
   /// Whether a request may name H as its recorded hit. @errors ec::bad_argument
   result<void> recordable(const prefill_request& request, std::int64_t recorded) const;
@@ -80,7 +88,7 @@ private:
                                    std::optional<std::int64_t> recorded) const;
   result<void> begin(prefix_session& session, sequence_state& sequence,
                      std::span<const token_id> tokens, const prefix_match& match,
-                     std::int64_t decoder);
+                     std::int64_t decoder, const window_snapshot* windows);
   result<void> finish_rebuild(prefix_session& session, sequence_state& sequence);
   bool caches(const prefix_session& session, const sequence_state& sequence) const;
   void publish(prefix_session& session, const sequence_state& sequence, std::int64_t settled);

@@ -100,6 +100,18 @@ result<void> sequence_state::rebase(const sequence_floors& floors) {
 }
 
 result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_kind kind) const {
+  if (kind == snapshot_kind::full && floors_.decoder > 0)
+    return fail(ec::bad_argument, "a full snapshot of a sequence with decoder floor {}",
+                floors_.decoder);
+  return copy_windows(length, rings_to_keep(kind), kind == snapshot_kind::full);
+}
+
+result<window_snapshot> sequence_state::resume_windows(std::int64_t length) const {
+  return copy_windows(length, layout_.layers, true);
+}
+
+result<window_snapshot> sequence_state::copy_windows(std::int64_t length, std::int64_t layers,
+                                                     bool drafts) const {
   if (open_rows_ > 0)
     return fail(ec::bad_argument, "no windows at {}: a step is writing {} rows from {} on", length,
                 open_rows_, this->length());
@@ -107,12 +119,9 @@ result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_k
       || length < longest_ - layout_.verify_rows || length < adopted_)
     return fail(ec::bad_argument, "no windows at {} any more: the sequence is at {}", length,
                 this->length());
-  if (kind == snapshot_kind::full && floors_.decoder > 0)
-    return fail(ec::bad_argument, "a full snapshot of a sequence with decoder floor {}",
-                floors_.decoder);
   window_snapshot out;
   out.length = length;
-  out.layers = rings_to_keep(kind);
+  out.layers = layers;
   out.rows = std::min(length, layout_.window - 1);
   out.rings.resize(static_cast<std::size_t>(out.layers * out.rows) * layout_.window_row_bytes);
   std::byte* row = out.rings.data();
@@ -121,7 +130,7 @@ result<window_snapshot> sequence_state::snapshot(std::int64_t length, snapshot_k
       std::memcpy(row, window_row(layer, p), layout_.window_row_bytes);
       row += layout_.window_row_bytes;
     }
-  if (kind == snapshot_kind::full && draft_end_ >= length)
+  if (drafts && draft_end_ >= length)
     out.draft_rows = length - std::max(draft_gap_, length - layout_.window);
   out.draft_rows = std::max<std::int64_t>(out.draft_rows, 0);
   out.draft_rings.reserve(static_cast<std::size_t>(layout_.draft_layers * out.draft_rows)

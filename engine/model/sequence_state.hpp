@@ -64,6 +64,10 @@ public:
   /// @errors ec::bad_argument (also: kind full below a decoder floor; a step's rows are out)
   result<window_snapshot> snapshot(std::int64_t length, snapshot_kind kind) const;
 
+  /// The windows of all layers at `length`, whatever the floors: they serve a sequence with the
+  /// same tokens under the same floors only. @errors as snapshot(), but for the kind
+  result<window_snapshot> resume_windows(std::int64_t length) const;
+
   /// A sequence with the same past and a future of its own (n > 1): shares all pages, copies
   /// windows and tails. Whoever first writes into a shared page gets a copy of it, in reserve().
   std::unique_ptr<sequence_state> fork() const;
@@ -163,6 +167,7 @@ private:
   void drop_last_page();
   std::int64_t first_written_page() const noexcept;
   void restore(const window_snapshot& snapshot);
+  result<window_snapshot> copy_windows(std::int64_t length, std::int64_t layers, bool drafts) const;
   std::int64_t rings_to_keep(snapshot_kind kind) const noexcept;
 
   const kv_layout& layout_;
