@@ -12,7 +12,7 @@ using engine::step_state;
 
 rank_actor::rank_actor(rank_parts parts)
     : parts_{std::move(parts)},
-      kv_{parts_.layout, *parts_.pool, parts_.rules, parts_.prefixes},
+      kv_{parts_.layout, *parts_.pool, parts_.rules, parts_.prefixes, parts_.transfer},
       core_{parts_.options, parts_.samplers, &kv_},
       calls_{parts_.options.rank,
              {parts_.options.life, parts_.ask_after, parts_.answer_bytes_max, parts_.load}} {
@@ -27,12 +27,17 @@ rank_actor::rank_actor(rank_parts parts)
 result<void> rank_actor::on(const proto::assign_request& m, instant now, outbox& out) {
   trace::mark(trace::kind::take, m.spec.request,
               {.rows = static_cast<std::uint32_t>(m.spec.prompt.size())});
+  if (await_restore(m, out))
+    return {};
   DI_TRY_VOID(core_.on(m, now, out));
   wake(out);
   return {};
 }
 
 result<void> rank_actor::on(const proto::withdraw_request& m, instant now, outbox& out) {
+  if (const auto held = restoring_.find(m.request);
+      held != restoring_.end() && held->second.attempt <= m.attempt)
+    restoring_.erase(held);
   DI_TRY_VOID(core_.on(m, now, out));
   wake(out); // there may be room for another
   return {};
@@ -55,6 +60,8 @@ result<void> rank_actor::on(const proto::drain_rank& m, instant now, outbox& out
 }
 
 result<void> rank_actor::on_due(timer which, instant now, outbox& out) {
+  if (which.kind == restore_due)
+    return take_restored(request_id{which.key}, now, out);
   if (which.kind != ask_due)
     return core_.on_due(which, now, out);
   ask_armed_ = false;
@@ -115,6 +122,7 @@ result<void> rank_actor::on(const proto::view_committed& m, instant, outbox& out
     return {};
   }
   joined_ = true;
+  offer_to(alive);
   core_.install_view(m.view, out);
   lose_others(alive, out);
   tell_installed(out);

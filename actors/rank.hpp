@@ -17,6 +17,7 @@
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/rank.hpp"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -39,6 +40,7 @@ struct rank_parts {
   engine::load_window_options load;                     ///< for REBALANCER
   engine::step_profile profile;                         ///< what steps took before it began
   address listeners = topic_address;                    ///< gets step_finished; empty: nobody
+  kv_transfer_options transfer;                         ///< on if options.kv_agent is there
 };
 
 /// One step computes at a time:
@@ -72,6 +74,7 @@ public:
   result<void> on(const proto::expert_moved& m, instant now, outbox& out);
   result<void> on(const proto::expert_failed& m, instant now, outbox& out);
   result<void> on(const proto::call_known& m, instant now, outbox& out);
+  result<void> on(const proto::pages_restored& m, instant now, outbox& out);
   result<void> on(const proto::work_due& m, instant now, outbox& out);
   result<proto::rank_state> on(const proto::get_rank& m) const;
   result<void> on_due(timer which, instant now, outbox& out);
@@ -79,8 +82,14 @@ public:
   const engine::rank_core& core() const noexcept { return core_; }
 
 private:
-  enum timer_kind : std::uint32_t { ask_due = 100 };
+  enum timer_kind : std::uint32_t { ask_due = 100, restore_due = 101 };
   enum class phase : std::uint8_t { idle, experts, drafts };
+
+  // rank_restore.cpp
+  bool await_restore(const proto::assign_request& m, outbox& out);
+  result<void> take_restored(request_id request, instant now, outbox& out);
+  void send_sealed(outbox& out);
+  void offer_to(std::span<const engine::placed_rank> members);
 
   void wake(outbox& out);
   void send_work(outbox& out);
@@ -128,6 +137,8 @@ private:
   proto::step_finished drawn_;                 ///< of the drawn step, without its tokens
   std::optional<proto::expert_load> load_;     ///< to be sent with it
   std::uint64_t device_ns_ = 0, local_rows_ = 0, remote_rows_ = 0;
+  std::vector<engine::placed_rank> members_;              ///< of the last view that came
+  std::map<request_id, proto::assign_request> restoring_; ///< until KV_AGENT answers
   std::set<call_id> readers_; ///< of a failed step whose rows the own shard may still read
   bool work_sent_ = false, ask_armed_ = false, owes_installed_ = false;
   bool joined_ = false; ///< has been in a view
@@ -147,6 +158,7 @@ struct rank {
                                 reacts_to<proto::expert_moved>,        // ask elsewhere
                                 reacts_to<proto::expert_failed>,       // a call that made no sense
                                 reacts_to<proto::call_known>,          // what became of a late call
+                                reacts_to<proto::pages_restored>,      // KV of a resumed attempt
                                 reacts_to<proto::work_due>,            // go on
                                 replies_to<proto::get_rank>::with<proto::rank_state>>;
 };

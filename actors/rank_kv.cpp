@@ -34,16 +34,22 @@ std::uint32_t rank_kv::open(engine::sequence_key key, const engine::kv_opening& 
   entry& e = made.first->second;
   e.state = std::make_unique<engine::sequence_state>(layout_, pool_);
   const proto::request_spec& spec = *what.spec;
-  const engine::prefill_request request = request_of(spec);
+  engine::prefill_request request = request_of(spec);
+  std::string salt = spec.prefix_salt;
   std::optional<std::int64_t> recorded;
   if (spec.prefix_recorded)
     recorded = spec.prefix_tokens;
-  auto session = cache_.start(*e.state, what.tokens, request, spec.prefix_salt, recorded);
+  transfer_.open(key, what);
+  const resumed_kv* resumed = transfer_.resumed(spec.request, what.choice);
+  if (resumed != nullptr)
+    request = kv_transfer::known_as(spec, salt);
+  auto session = cache_.start(*e.state, what.tokens, request, salt, recorded,
+                              resumed == nullptr ? nullptr : resumed->windows.get());
   if (!session) {
     // Behind an exact hit a cold run has the same bits; behind a bounded one it never would.
     log::error("prefix_refused",
                {{"request", spec.request.v}, {"reason", session.error().render()}});
-    DI_CHECK(spec.prefix == proto::prefix_mode::exact);
+    DI_CHECK(request.prefix == proto::prefix_mode::exact);
     e.state = std::make_unique<engine::sequence_state>(layout_, pool_);
     auto cold = request;
     cold.prefix = proto::prefix_mode::off;
@@ -51,6 +57,7 @@ std::uint32_t rank_kv::open(engine::sequence_key key, const engine::kv_opening& 
     DI_CHECK(session.ok());
   }
   e.session = std::move(*session);
+  transfer_.forget(spec.request, what.choice);
   return static_cast<std::uint32_t>(e.state->length());
 }
 
@@ -69,12 +76,15 @@ void rank_kv::truncate(engine::sequence_key key, std::uint32_t tokens) {
 
 void rank_kv::close(engine::sequence_key key) {
   DI_CHECK_EQ(states_.erase(key), std::size_t{1});
+  transfer_.close(key);
 }
 
 std::uint32_t rank_kv::advanced(engine::sequence_key key, std::uint32_t settled, std::uint32_t) {
   entry& e = states_.at(key);
   const auto done = cache_.advanced(e.session, *e.state, settled);
   DI_CHECK(done.ok());
+  transfer_.advanced(key, e.session, *e.state,
+                     std::min(settled, static_cast<std::uint32_t>(e.state->length())));
   return static_cast<std::uint32_t>(e.state->length());
 }
 
@@ -86,7 +96,7 @@ void rank_kv::ending(engine::sequence_key key, std::uint32_t settled, bool compu
 std::uint32_t rank_kv::chunk_end(engine::sequence_key key, std::uint32_t position) const {
   const std::int64_t end = cache_.chunk_end(states_.at(key).session, position);
   return static_cast<std::uint32_t>(
-      std::min<std::int64_t>(end, std::numeric_limits<std::uint32_t>::max()));
+      std::min<std::int64_t>(end, transfer_.chunk_end(key, position)));
 }
 
 bool rank_kv::fork(engine::sequence_key from, engine::sequence_key to, std::uint32_t tokens) {
@@ -97,6 +107,7 @@ bool rank_kv::fork(engine::sequence_key from, engine::sequence_key to, std::uint
   entry& e = states_.at(to);
   e.state = std::move(copy);
   e.session = of.session;
+  transfer_.fork(from, to, tokens);
   return true;
 }
 

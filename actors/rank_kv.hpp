@@ -3,6 +3,7 @@
 // between them.
 #pragma once
 
+#include "actors/kv_transfer.hpp"
 #include "engine/core/kv_ledger.hpp"
 #include "engine/kv/page_pool.hpp"
 #include "engine/model/kv_layout.hpp"
@@ -19,8 +20,12 @@ class rank_kv final : public engine::kv_ledger {
 public:
   /// @param layout, pool  outlive it
   rank_kv(const engine::kv_layout& layout, engine::page_pool& pool,
-          const engine::prefill_rules& rules, engine::prefix_index_options prefixes)
-      : layout_{layout}, pool_{pool}, cache_{pool, rules, std::move(prefixes)} {}
+          const engine::prefill_rules& rules, engine::prefix_index_options prefixes,
+          kv_transfer_options transfer = {})
+      : layout_{layout},
+        pool_{pool},
+        cache_{pool, rules, std::move(prefixes)},
+        transfer_{layout, pool, cache_, transfer} {}
 
   result<void> admits(const proto::request_spec& spec) const override;
   std::uint32_t open(engine::sequence_key key, const engine::kv_opening& what) override;
@@ -45,6 +50,7 @@ public:
   /// @pre open
   engine::sequence_state& state(engine::sequence_key key) { return *states_.at(key).state; }
   const engine::prefix_index& index() const noexcept { return cache_.index(); }
+  kv_transfer& transfer() noexcept { return transfer_; }
 
 private:
   struct entry {
@@ -57,6 +63,7 @@ private:
   engine::page_pool& pool_;
   std::unordered_map<engine::sequence_key, entry> states_;
   engine::prefix_cache cache_;
+  kv_transfer transfer_;
 };
 
 } // namespace di::actors

@@ -168,6 +168,7 @@ rank_actor::next_state rank_actor::end_step(outbox& out) {
   feed_drafts(out);
   core_.observe_step(static_cast<double>((real_env().now() - step_began_).count()) * 1e-6);
   core_.keep();
+  send_sealed(out);
   if (parts_.options.steps_in_flight > 1 && waited_)
     return begin_step(now, out);
   settle(now, out);

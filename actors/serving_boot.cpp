@@ -3,6 +3,7 @@
 #include "actors/serving_boot.hpp"
 
 #include "actors/expert_shard.hpp"
+#include "actors/kv_agent.hpp"
 #include "actors/rank.hpp"
 #include "actors/serving.hpp"
 #include "engine/core/speculation_choice.hpp"
@@ -180,6 +181,22 @@ result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::lo
   shard.runner = engine::own_expert_runner(weights, settings.threads);
   shard.loader = engine::own_expert_loader(weights);
   parts.profile = profile(settings.steps, parts, *shard.runner);
+
+  engine::kv_agent_options keeping;
+  keeping.rank = settings.rank;
+  keeping.life = settings.life;
+  keeping.replicas = settings.kv_replicas;
+  if (settings.kv_replica_bandwidth > 0)
+    keeping.bandwidth = settings.kv_replica_bandwidth;
+  if (settings.kv_replica_room > 0)
+    keeping.held_bytes = settings.kv_replica_room;
+  if (settings.kv_replicas > 0) {
+    o.kv_agent = engine::kv_agent_path(settings.rank);
+    parts.transfer.enabled = true;
+  }
+  spawn_options watched;
+  watched.ended = settings.ended;
+  DI_TRY_VOID(actors.spawn(engine::kv_agent_path(settings.rank), make_kv_agent(keeping), watched));
 
   spawn_options alone;
   alone.detached = true;

@@ -88,13 +88,17 @@ struct rank_settings {
   std::uint32_t running_max = 64; ///< [sequences]
   engine::step_settings steps;
   engine::rebalance_policy rebalance;      ///< as REBALANCER has it
+  std::uint32_t kv_replicas = 0;           ///< copies of sealed KV on other ranks
+  std::uint64_t kv_replica_bandwidth = 0;  ///< [bytes/s] of them pushed; 0: as KV_AGENT has it
+  std::uint64_t kv_replica_room = 0;       ///< [bytes] held for others; 0: as KV_AGENT has it
   address listeners = topic_address;       ///< gets step_finished
   std::function<void(const error&)> ended; ///< once, if RANK or EXPERT_SHARD ends
   progress_cell* rank_progress = nullptr;  ///< for the node process's watcher; outlives the actors
   progress_cell* shard_progress = nullptr;
 };
 
-/// Spawns /rank/<r>/rank and /rank/<r>/expert_shard, each on a thread of its own.
+/// Spawns /rank/<r>/rank and /rank/<r>/expert_shard, each on a thread of its own, and
+/// /rank/<r>/kv_agent.
 /// @errors duplicate, limit_exceeded (the KV pool does not fit)
 result<void> spawn_rank_serving(system& actors, std::shared_ptr<const engine::loaded_model> weights,
                                 const model_outline& model, const rank_settings& settings);

@@ -155,7 +155,7 @@ void kv_agent_core::on_due(timer which, instant now, outbox& out) {
   pump(now, out);
 }
 
-proto::kv_agent_state kv_agent_core::on(const proto::get_kv_agent&) const {
+result<proto::kv_agent_state> kv_agent_core::on(const proto::get_kv_agent&) const {
   proto::kv_agent_state s = counts_;
   s.view = view_ ? view_->view : epoch{};
   s.held_items = store_.items();

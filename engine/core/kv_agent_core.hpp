@@ -5,6 +5,7 @@
 #pragma once
 
 #include "engine/core/kv_store.hpp"
+#include "messaging/base/result.hpp"
 #include "messaging/proto/kv_agent.hpp"
 #include "messaging/proto/membership.hpp"
 #include "messaging/proto/outbox.hpp"
@@ -90,7 +91,7 @@ public:
   void on(const proto::restore_pages& m, instant now, outbox& out);
   void on(const proto::fetch_pages& m, instant now, outbox& out);
   void on(const proto::pages_fetched& m, instant now, outbox& out);
-  proto::kv_agent_state on(const proto::get_kv_agent& m) const;
+  result<proto::kv_agent_state> on(const proto::get_kv_agent& m) const;
   void on_due(timer which, instant now, outbox& out);
 
   const kv_store& store() const noexcept { return store_; }

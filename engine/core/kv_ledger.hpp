@@ -21,6 +21,7 @@ struct kv_opening {
   const proto::request_spec* spec = nullptr;
   std::span<const token_id> tokens; ///< prompt, then what was drawn already
   std::uint32_t prompt = 0;         ///< [tokens] of them
+  std::uint32_t attempt = 0, choice = 0;
 };
 
 /// What a sequence did not have to make.

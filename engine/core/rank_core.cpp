@@ -3,6 +3,7 @@
 #include "engine/core/rank_core.hpp"
 
 #include "engine/core/rank_sequence.hpp"
+#include "messaging/proto/kv_agent.hpp"
 
 #include <algorithm>
 
@@ -250,6 +251,9 @@ void rank_core::remove(sequence_key key, outbox& out) {
 void rank_core::settle(const request& r, outbox& out) {
   const request_id id = r.spec.request;
   out.send(options_.scheduler, proto::request_settled{id, r.attempt, options_.rank, options_.life});
+  if (!options_.kv_agent.empty())
+    out.send(options_.kv_agent,
+             proto::release_pages{{id, r.attempt, options_.rank, options_.life}});
   if (settled_.insert_or_assign(id, r.attempt).second)
     settled_order_.push_back(id);
   if (settled_order_.size() > options_.settled_kept) {
@@ -257,6 +261,13 @@ void rank_core::settle(const request& r, outbox& out) {
     settled_order_.pop_front();
   }
   requests_.erase(id);
+}
+
+bool rank_core::knows(request_id id, std::uint32_t attempt) const {
+  const auto open = requests_.find(id);
+  const auto settled = settled_.find(id);
+  return (open != requests_.end() && open->second->attempt >= attempt)
+         || (settled != settled_.end() && settled->second >= attempt);
 }
 
 request_id rank_core::request_of(sequence_key key) const {

@@ -97,6 +97,8 @@ public:
   void end_drafts();
   /// Whose sequence it is; none if it is gone.
   request_id request_of(sequence_key key) const;
+  /// Whether the attempt, or a newer one of the request, is served here or was.
+  bool knows(request_id id, std::uint32_t attempt) const;
   /// Whether any running sequence, or this one, feeds draft layers.
   bool wants_taps() const;
   bool wants_taps(sequence_key key) const;

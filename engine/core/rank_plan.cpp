@@ -67,7 +67,7 @@ void rank_core::admit_waiting(instant now) {
 /// All choices and lives of a request stand behind the same bounded hit: the first one's.
 void rank_core::open_kv(sequence& s) {
   proto::request_spec& spec = s.owner->spec;
-  s.computed = kv_->open(s.key, {&spec, s.tokens, s.prompt});
+  s.computed = kv_->open(s.key, {&spec, s.tokens, s.prompt, s.owner->attempt, s.choice});
   const kv_prefix begins = kv_->prefix(s.key);
   if (spec.prefix == proto::prefix_mode::bounded && !spec.prefix_recorded) {
     spec.prefix_tokens = begins.bounded;

@@ -17,9 +17,10 @@ struct rank_options {
   incarnation life{};
   address journal = "/control/journal";
   address scheduler = "/control/scheduler";
-  std::uint32_t vocab = 0;                ///< [tokens]
-  std::uint32_t context_tokens = 0;       ///< [tokens] prompt and output together
-  std::uint32_t step_rows = 256;          ///< [rows] of one step at most
+  address kv_agent;                 ///< hears when an attempt is over; empty: nobody keeps its KV
+  std::uint32_t vocab = 0;          ///< [tokens]
+  std::uint32_t context_tokens = 0; ///< [tokens] prompt and output together
+  std::uint32_t step_rows = 256;    ///< [rows] of one step at most
   std::uint32_t prefill_rows_min = 64;    ///< [rows] kept for prompts however many sequences decode
   std::uint32_t prefill_rows_max = 0;     ///< [rows] of one prompt in one step; 0: step_rows
   std::uint32_t running_max = 64;         ///< [sequences] with KV
