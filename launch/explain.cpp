@@ -136,6 +136,12 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.prefix = prefix_of(v.text); }, 0, 0, "off|exact|bounded", false, "prefix_cache|enable_prefix_caching"},
   {"kv.snapshots", key_kind::size, "16MiB", "Memory of each rank for window snapshots, which make exact prefix hits cheap. 0B: none.",
    [](t_& t, i_, s_ v) { t.snapshot_bytes = static_cast<std::uint64_t>(v.number); }, 0, INT64_MAX},
+  {"kv.replicas", key_kind::integer, "0", "Other ranks that keep copies of a running request's sealed pages, so that it need not compute them again when its rank dies; they go there in the background.",
+   [](t_& t, i_, s_ v) { t.kv_replicas = v.u32(); }, 0, 2},
+  {"kv.replica_bandwidth", key_kind::size, "256MiB", "Copies that each rank sends per second, at most.",
+   [](t_& t, i_, s_ v) { t.kv_replica_bandwidth = static_cast<std::uint64_t>(v.number); }, 65536, INT64_MAX},
+  {"kv.replica_room", key_kind::size, "256MiB", "Memory of each rank for copies of others, if kv.replicas is not 0; what does not fit is not kept.",
+   [](t_& t, i_, s_ v) { t.kv_replica_room = static_cast<std::uint64_t>(v.number); }, 65536, INT64_MAX},
 
   {"supervisor", key_kind::section, "", "What happens when something dies.", nullptr, 0, 0, "", false, "supervise"},
   {"supervisor.on_rank_loss", key_kind::choice, "shrink", "shrink: survivors go on without it, a replacement may join later; restart: the group waits until the same rank is back, and shrinks when its restarts are used up; restart_smaller: all ranks restart, one fewer.",

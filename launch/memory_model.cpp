@@ -138,7 +138,7 @@ memory_plan estimate_memory(const weight_map& weights, const engine::model_spec&
   m.expert_bytes = weights.expert_bytes(groups, rank.rank);
   m.resident_bytes = weights.resident_bytes(groups, rank.rank);
   const auto kv = kv_room(spec, t);
-  m.kv_bytes = kv.room_bytes;
+  m.kv_bytes = kv.room_bytes + (t.kv_replicas > 0 ? t.kv_replica_room : 0);
   m.kv_tokens = kv.tokens;
   const auto row_bytes = static_cast<std::uint64_t>(
       4

@@ -47,6 +47,9 @@ result<void> start(child_context& c, end_latch& latch) {
   s.steps.step_ms = std::chrono::duration<double, std::milli>(c.config.step_time).count();
   s.steps.profile_ms = std::chrono::duration<double, std::milli>(c.config.profile).count();
   s.steps.snapshot_bytes = c.config.snapshot_bytes;
+  s.kv_replicas = c.config.kv_replicas;
+  s.kv_replica_bandwidth = c.config.kv_replica_bandwidth;
+  s.kv_replica_room = c.config.kv_replica_room;
   s.ended = [&latch](const error& e) { latch.end(exit_gave_up, e.render()); };
   if (c.life) {
     s.rank_progress = &c.life->cells[0];

@@ -90,6 +90,9 @@ struct topology {
   std::uint64_t kv_room_bytes = 0; ///< 0: max_sequences of full context
   proto::prefix_mode prefix = proto::prefix_mode::off;
   std::uint64_t snapshot_bytes = 0;
+  std::uint32_t kv_replicas = 0;
+  std::uint64_t kv_replica_bandwidth = 0; ///< [bytes/s]
+  std::uint64_t kv_replica_room = 0;
 
   rank_loss on_rank_loss = rank_loss::shrink;
   std::uint32_t min_ep = 0;

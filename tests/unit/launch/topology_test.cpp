@@ -136,7 +136,8 @@ TEST(topology, reads_how_steps_are_computed) {
   const auto out =
       read_topology(good("roles: {decode: {speculation: fixed:5, step_time: 60ms, profile: 0s, "
                          "steps_in_flight: 1, prefill: compact, prefill_keep: 140}}\n"
-                         "kv: {prefix: bounded, snapshots: 1MiB}\n"),
+                         "kv: {prefix: bounded, snapshots: 1MiB, replicas: 2, "
+                         "replica_bandwidth: 1MiB, replica_room: 2MiB}\n"),
                     "t.yaml");
   ASSERT_TRUE(out.value) << render(out.problems, "t", {});
   EXPECT_EQ(out.value->speculation, "fixed:5");
@@ -147,6 +148,9 @@ TEST(topology, reads_how_steps_are_computed) {
   EXPECT_EQ(out.value->prefill_keep, 140U);
   EXPECT_EQ(out.value->prefix, proto::prefix_mode::bounded);
   EXPECT_EQ(out.value->snapshot_bytes, 1U << 20);
+  EXPECT_EQ(out.value->kv_replicas, 2U);
+  EXPECT_EQ(out.value->kv_replica_bandwidth, 1U << 20);
+  EXPECT_EQ(out.value->kv_replica_room, 2U << 20);
   const auto plain = read_topology(good(), "t.yaml");
   ASSERT_TRUE(plain.value);
   EXPECT_EQ(plain.value->step_time, std::chrono::milliseconds{100});
@@ -156,6 +160,7 @@ TEST(topology, reads_how_steps_are_computed) {
   EXPECT_EQ(plain.value->prefill_keep, 0U);
   EXPECT_EQ(plain.value->prefix, proto::prefix_mode::exact);
   EXPECT_EQ(plain.value->snapshot_bytes, 16U << 20);
+  EXPECT_EQ(plain.value->kv_replicas, 0U);
 }
 
 TEST(topology, refuses_wrong_words_for_how_steps_are_computed) {
