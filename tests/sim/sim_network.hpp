@@ -26,6 +26,8 @@ public:
 
   std::mt19937_64& random() { return random_; }
   instant now() const { return now_; }
+  /// Before anything else: shells that read the real clock too find it near.
+  void begin_at(instant now) { now_ = now; }
   const std::string& failure() const { return failure_; }
   std::uint64_t lost() const { return lost_; }
   std::uint64_t repeated() const { return repeated_; }
@@ -35,6 +37,11 @@ public:
     settle(path, core->start(now_, out), out);
     actors_[path] = std::move(core);
   }
+
+  /// The actor is no more; mail to it is lost.
+  void remove(const address& path) { actors_.erase(path); }
+  /// May change any mail between processes, or take it away (empty).
+  std::function<void(const address& to, parcel& body)> tamper;
 
   /// Sends from outside, certainly.
   void inject(const address& to, parcel body, duration after = {}) {
@@ -86,10 +93,12 @@ private:
 
   bool chance(double p) { return std::uniform_real_distribution<double>{}(random_) < p; }
 
-  void post(const address& from, const address& to, const parcel& body) {
+  void post(const address& from, const address& to, parcel body) {
     if (process_of(from) == process_of(to))
       return deliver_at(now_, from, to, body);
-    if (chance(habits_.loss)) {
+    if (tamper)
+      tamper(to, body);
+    if (body.empty() || chance(habits_.loss)) {
       ++lost_;
       return;
     }
