@@ -91,7 +91,8 @@ TEST(topology, suggests_near_words_foreign_words_and_the_right_place) {
             "t.yaml:5:6: unknown key kv.block; did you mean kv.page_tokens?");
   EXPECT_EQ(errors(good("ep: 4\n")), "t.yaml:5:1: unknown key ep; did you mean roles.decode.ep?");
   EXPECT_EQ(errors(good("kv: {zzzzzz: 64}\n")),
-            "t.yaml:5:6: unknown key kv.zzzzzz; known here: page_tokens, room, prefix, snapshots");
+            "t.yaml:5:6: unknown key kv.zzzzzz; known here: page_tokens, room, prefix, snapshots, "
+            "replicas, replica_bandwidth, replica_room");
 }
 
 TEST(topology, knows_only_true_and_false) {
