@@ -36,6 +36,8 @@ public:
     wake(out);
     return {};
   }
+  /// It asks for nothing: a toy's KV is its tokens.
+  result<void> on(const proto::pages_restored&, instant, outbox&) { return {}; }
   result<void> on(const proto::placement_published& m, instant now, outbox& out) {
     DI_TRY(auto made, engine::placement::from(m));
     std::vector<engine::placed_rank> alive;
