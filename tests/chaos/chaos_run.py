@@ -181,33 +181,41 @@ class ChaosRun(Run):
 
 
 def streams(answers):
-    """(id, attempts, token times [ms]) of each choice."""
+    """(id, attempts, token times [ms], [(first token, rank that served from it on)]) of each choice."""
     for a in answers:
         for c in a.get("choices", [a]):
             times = c.get("timings", a.get("timings", {}))
             if times.get("token_ms"):
-                yield a["id"], times.get("attempts", a.get("timings", {}).get("attempts", 1)), times["token_ms"]
+                yield a["id"], times.get("attempts", a.get("timings", {}).get("attempts", 1)), times["token_ms"], times.get("ranks", [])
 
 
-def pauses(answers, fault_ms):
-    """{"survivor": [ms], "victim": [ms]}: of each stream that was open at the fault, the gap over it minus its median gap before."""
+def hit(ranks, tokens_before, names, attempts):
+    """Whether one of these processes served the stream when it had so many tokens."""
+    lost = {int(n.split()[1]) for n in names if n.startswith("rank ")}
+    if not lost or not ranks:
+        return attempts > 1
+    return [rank for first, rank in ranks if first < tokens_before][-1] in lost
+
+
+def pauses(answers, fault_ms, names):
+    """{"survivor": [ms], "victim": [ms]}: of each stream that was open at the fault, the longest gap from it on minus its median gap before."""
     found = {"survivor": [], "victim": []}
-    for _, attempts, times in streams(answers):
+    for _, attempts, times, ranks in streams(answers):
         before = [t for t in times if t <= fault_ms]
         after = [t for t in times if t > fault_ms]
         if len(before) < 3 or not after:
             continue
         usual = statistics.median(b - a for a, b in zip(before, before[1:]))
-        # the longest gap from the fault on, for a second: the pause need not begin with the fault
+        # for a second: the pause need not begin with the fault
         near = [before[-1]] + [t for t in after if t <= fault_ms + 1000 or t == after[0]]
         gap = max(b - a for a, b in zip(near, near[1:]))
-        found["victim" if attempts > 1 else "survivor"].append(round(gap - usual, 1))
+        found["victim" if hit(ranks, len(before), names, attempts) else "survivor"].append(round(gap - usual, 1))
     return found
 
 
 def moved(answers):
     """Choices that more than one rank worked on."""
-    return sum(attempts > 1 for _, attempts, _ in streams(answers))
+    return sum(attempts > 1 for _, attempts, _, _ in streams(answers))
 
 
 def percentile(values, share):
@@ -241,8 +249,8 @@ def told(run, answers):
     began = run.began()
     if began is None or not run.faults:
         return {}
-    gaps = pauses(answers, (run.faults[0].at - began) * 1000)
-    return {"fault": repr(run.faults[0]), "fault_ms": round((run.faults[0].at - began) * 1000), "end_ms": round(max((t[-1] for _, _, t in streams(answers)), default=0)),
+    gaps = pauses(answers, (run.faults[0].at - began) * 1000, run.faults[0].names)
+    return {"fault": repr(run.faults[0]), "fault_ms": round((run.faults[0].at - began) * 1000), "end_ms": round(max((t[-1] for _, _, t, _ in streams(answers)), default=0)),
             "survivors_ms": summary(gaps["survivor"]), "victims_ms": summary(gaps["victim"]), "moved": moved(answers)}
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 
 import chaos_run
-from chaos_run import ChaosRun, pauses, requests, streams, summary, undisturbed, without_times
+from chaos_run import ChaosRun, moved, pauses, requests, summary, undisturbed, without_times
 
 BUDGET = ["supervisor.restart.max=100000", "supervisor.restart.window=1s", "supervisor.restart.backoff=50ms", "supervisor.restart.backoff_max=100ms"]
 
@@ -63,10 +63,10 @@ def one_run(options, rng, lines, wanted, audit, limit):
                     audit.problems.append({"got": text, "want": wanted[a["id"].split(".")[0]]})
         began = run.began()
         for fault in run.faults:
-            gaps = pauses(answers, (fault.at - began) * 1000)
+            gaps = pauses(answers, (fault.at - began) * 1000, fault.names)
             audit.survivor += gaps["survivor"]
             audit.victim += gaps["victim"]
-        audit.moved += sum(attempts > 1 for _, attempts, _ in streams(answers))
+        audit.moved += moved(answers)
         audit.descriptors.append({"run": len(audit.descriptors), "cycles": audit.cycles - began_cycles, "before": {k: before.get(k) for k in ("dilaunch", "control")},
                                   "after": {k: after.get(k) for k in ("dilaunch", "control")}})
         audit.problems += [f"left: {x}" for x in run.leftovers() + run.still_there()]
