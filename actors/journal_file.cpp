@@ -2,6 +2,7 @@
 // The writer's thread.
 #include "actors/journal_file.hpp"
 
+#include "actors/journal_folder.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/base/probe.hpp"
 
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -17,7 +17,6 @@
 #include <filesystem>
 #include <mutex>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 
@@ -28,65 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t group_bytes_max = std::size_t{4} << 20;
 constexpr duration retry_after_max = std::chrono::seconds{2};
-
-std::string file_name(std::uint64_t number, std::string_view ending) {
-  return fmt::format("journal-{:08}.{}", number, ending);
-}
-
-/// Number of a file by its name, or nothing.
-std::optional<std::uint64_t> number_of(std::string_view name, std::string_view ending) {
-  constexpr std::string_view before = "journal-";
-  if (!name.starts_with(before) || !name.ends_with(ending))
-    return std::nullopt;
-  name.remove_prefix(before.size());
-  name.remove_suffix(ending.size());
-  std::uint64_t number = 0;
-  const auto [at, problem] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (problem != std::errc{} || at != name.data() + name.size())
-    return std::nullopt;
-  return number;
-}
-
-class file {
-public:
-  file() = default;
-  explicit file(int fd) : fd_{fd} {}
-  file(file&& other) noexcept : fd_{std::exchange(other.fd_, -1)} {}
-  file& operator=(file&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~file() {
-    if (fd_ >= 0)
-      ::close(fd_);
-  }
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-
-private:
-  int fd_ = -1;
-};
-
-result<std::vector<std::byte>> read_whole(const std::string& path) {
-  const file in{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat about {};
-  if (!in || ::fstat(in.get(), &about) != 0)
-    return fail(ec::io_error, "{}: {}", path, std::strerror(errno));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(about.st_size));
-  std::size_t have = 0;
-  while (have < bytes.size()) {
-    const ssize_t n = ::read(in.get(), bytes.data() + have, bytes.size() - have);
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      return fail(ec::io_error, "{}: offset {}: {}", path, have, std::strerror(errno));
-    if (n == 0)
-      break;
-    have += static_cast<std::size_t>(n);
-  }
-  bytes.resize(have);
-  return bytes;
-}
 
 /// write() with the fault points in front of it.
 ssize_t write_some(int fd, std::span<const std::byte> bytes) {
@@ -127,48 +67,10 @@ result<void> sync_file(int fd, const std::string& path) {
 
 } // namespace
 
-result<std::optional<found_journal>> find_journal(const std::string& folder) {
-  std::vector<std::uint64_t> numbers;
-  std::error_code problem;
-  for (const auto& entry : fs::directory_iterator{folder, problem})
-    if (const auto number = number_of(entry.path().filename().string(), ".log"))
-      numbers.push_back(*number);
-  if (problem && problem != std::errc::no_such_file_or_directory)
-    return fail(ec::io_error, "{}: {}", folder, problem.message());
-  std::sort(numbers.begin(), numbers.end(), std::greater<>{});
-  std::string incomplete;
-  for (const std::uint64_t number : numbers) {
-    const std::string path = folder + "/" + file_name(number, "log");
-    DI_TRY(const auto bytes, read_whole(path));
-    DI_TRY(auto read, engine::recover_log(bytes, path));
-    if (!read.complete) { // a power cut took what it begins with; the one before it is still there
-      incomplete = fmt::format("{}: has no whole beginning", path);
-      continue;
-    }
-    return std::optional{found_journal{std::move(read.image), number, std::move(read.why)}};
-  }
-  if (!incomplete.empty())
-    return fail(ec::corrupt, "{}, and no file before it is left", incomplete);
-  return std::optional<found_journal>{};
-}
-
-void remove_journal(const std::string& folder) {
-  std::error_code ignored;
-  std::vector<fs::path> ours;
-  for (const auto& entry : fs::directory_iterator{folder, ignored}) {
-    const std::string name = entry.path().filename().string();
-    if (number_of(name, ".log") || number_of(name, ".tmp") || name == "lock")
-      ours.push_back(entry.path());
-  }
-  for (const fs::path& path : ours)
-    fs::remove(path, ignored);
-  fs::remove(folder, ignored); // only if empty
-}
-
 /// State of the files: the thread's own. Orders come through the queue.
 class journal_file::writer {
 public:
-  writer(journal_file_options options, file lock, const std::optional<found_journal>& found)
+  writer(journal_file_options options, owned_file lock, const std::optional<found_journal>& found)
       : options_{std::move(options)},
         lock_{std::move(lock)},
         file_number_{found ? found->file : 0},
@@ -214,11 +116,11 @@ private:
   void in_trouble(const error& why, bool lost);
   void tell(bool needs_snapshot = false);
   std::string path(std::string_view ending) const {
-    return options_.folder + "/" + file_name(file_number_, ending);
+    return options_.folder + "/" + journal_file_name(file_number_, ending);
   }
 
   journal_file_options options_;
-  file lock_;
+  owned_file lock_;
   std::mutex guard_;
   std::condition_variable wake_;
   std::deque<order> queue_;
@@ -226,7 +128,7 @@ private:
   std::thread thread_;
 
   std::deque<order> taken_;      ///< out of the queue, in order
-  file out_;                     ///< none until the first file is begun
+  owned_file out_;               ///< none until the first file is begun
   std::uint64_t file_number_;    ///< of out_, or of the last before it
   std::uint64_t good_bytes_ = 0; ///< [bytes] of whole records in out_
   std::uint64_t record_number_;  ///< of the last record in out_ or in group_
@@ -339,8 +241,9 @@ result<void> journal_file::writer::begin(const order& o) {
   const std::uint64_t number = record_number_;
   ++file_number_;
   const std::string making = path("tmp");
-  const auto made = [&]() -> result<file> {
-    file out{::open(making.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600)};
+  const auto made = [&]() -> result<owned_file> {
+    owned_file out{
+        ::open(making.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600)};
     if (!out)
       return fail(ec::io_error, "{}: {}", making, std::strerror(errno));
     std::vector<std::byte> bytes;
@@ -374,14 +277,15 @@ result<void> journal_file::writer::begin(const order& o) {
   written_position_ = std::max(written_position_, o.position);
   std::error_code ignored;
   if (options_.sync_groups)
-    if (const file folder{::open(options_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)})
+    if (const owned_file folder{
+            ::open(options_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)})
       ::fsync(folder.get());
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator{options_.folder, ignored}) {
     const std::string name = entry.path().filename().string();
-    auto n = number_of(name, ".log");
+    auto n = journal_file_number(name, ".log");
     if (!n)
-      n = number_of(name, ".tmp");
+      n = journal_file_number(name, ".tmp");
     if (n && *n < file_number_)
       old.push_back(entry.path());
   }
@@ -457,7 +361,7 @@ journal_file::open(journal_file_options options, const std::optional<found_journ
   if (problem)
     return fail(ec::io_error, "{}: {}", options.folder, problem.message());
   const std::string path = options.folder + "/lock";
-  file lock{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+  owned_file lock{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
   if (!lock)
     return fail(ec::io_error, "{}: {}", path, std::strerror(errno));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)

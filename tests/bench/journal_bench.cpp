@@ -97,11 +97,7 @@ double alone_us(const std::string& folder, std::uint32_t length, std::uint64_t& 
   return (processor_seconds() - before) * 1e6 / static_cast<double>(sent);
 }
 
-} // namespace
-} // namespace di
-
-int main(int argc, char** argv) {
-  using namespace di;
+int run(int argc, char** argv) {
   log::set_level("warn");
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
   const std::string folder = argc > 2 ? argv[2] : DI_SOURCE_DIR "/launch/models/demo";
@@ -148,4 +144,11 @@ int main(int argc, char** argv) {
              test::median(disk), test::median(memory),
              static_cast<double>(bytes) / (256.0 * 256.0));
   return 0;
+}
+
+} // namespace
+} // namespace di
+
+int main(int argc, char** argv) {
+  return di::run(argc, argv);
 }
