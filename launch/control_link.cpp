@@ -75,7 +75,11 @@ void control_link::take(const node_word& word, bus::post_office& office) {
   case node_word_kind::start_failed:
     log::warn("rank_start_failed", {{"rank", rank.v}, {"why", word.what}});
     return post(office, word, fmt::format("/node/{}", word.node),
-                proto::start_failed{rank, ec::unavailable, word.what});
+                proto::start_failed{rank, // its last life may not be reaped yet
+                                    word.what.starts_with(to_string(ec::duplicate))
+                                        ? ec::duplicate
+                                        : ec::unavailable,
+                                    word.what});
   default:
     return;
   }
