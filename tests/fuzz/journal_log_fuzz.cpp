@@ -55,7 +55,7 @@ std::uint64_t run(std::span<const std::byte> input) {
   std::vector<std::byte> again;
   std::uint64_t number = 0;
   for (auto& r : read->image.snapshot())
-    DI_CHECK(append_frame(again, {++number, read->image.elapsed_ms, std::move(r)}));
+    DI_CHECK(di::engine::append_frame(again, {++number, read->image.elapsed_ms, std::move(r)}));
   const auto second = di::engine::recover_log(again, "g");
   DI_CHECK(second.ok() && second->complete);
   DI_CHECK(second->image.requests.size() == read->image.requests.size());
