@@ -19,6 +19,7 @@ struct kv_ranks_setting {
   std::string speculation = "off";
   double token_us = 1000; ///< what a token is said to cost; 0: as measured
   std::size_t snapshot_bytes = 0;
+  bool unlimited = false; ///< copies go at once, whatever the bandwidth
   network_habits habits;
 };
 
@@ -184,6 +185,8 @@ private:
     keeping.rank = rank;
     keeping.life = life(rank);
     keeping.replicas = setting_.replicas;
+    if (setting_.unlimited)
+      keeping.bandwidth = 0;
     auto agent = std::make_unique<typed_core<engine::kv_agent_core, actors::kv_agent::protocol>>(
         std::in_place, keeping);
     agents_[rank] = &agent->core();
