@@ -50,6 +50,8 @@ void scheduler_core::install_view(epoch view, std::span<const placed_rank> ranks
       out.count("di_scheduler_requests_orphaned_total");
       forget(here, out);
     } else {
+      if (r.assigned && r.ahead)
+        send_assignment(r, now, out);
       std::erase_if(r.refused_by, [](const auto& refusal) { return refusal.second.stale; });
     }
   }
@@ -241,8 +243,15 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
   request* r = serving(m.request, m.attempt, m.rank, m.life);
   if (!r)
     return {};
-  const bool another_may = m.code == ec::unavailable || m.code == ec::stale_epoch
-                           || m.code == ec::stale_incarnation || m.code == ec::kv_exhausted;
+  if (m.code == ec::stale_epoch) {
+    // Another assignment may be on its way to it, so no other rank may have the attempt.
+    r->ahead = r->sent_view == view_;
+    if (!r->ahead && !r->confirmed)
+      send_assignment(*r, now, out);
+    return {};
+  }
+  const bool another_may =
+      m.code == ec::unavailable || m.code == ec::stale_incarnation || m.code == ec::kv_exhausted;
   if (!another_may) {
     refuse(r->what, m.code, m.what, out);
     forget(requests_.find(m.request), out);
@@ -251,7 +260,7 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
     // What is too large for a rank stays so; what was refused for another reason may be tried again
     // once the rank's state has changed. Who knows another view than this does not mean the
     // request.
-    const bool stale = m.code == ec::stale_epoch || m.code == ec::stale_incarnation;
+    const bool stale = m.code == ec::stale_incarnation;
     r->refused_by[m.rank] = {
         m.life, m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report,
         stale};

@@ -148,6 +148,8 @@ void scheduler_core::assign(request& r, rank_entry& to, instant now, outbox& out
 
 void scheduler_core::send_assignment(request& r, instant now, outbox& out) {
   r.sent = now;
+  r.sent_view = view_;
+  r.ahead = false;
   const trace::span assigning{
       trace::kind::assign, {.value = static_cast<float>(r.assigned->rank.v)}, r.what.spec.request};
   out.send(rank_path(r.assigned->rank), proto::assign_request{r.what.spec, r.what.attempt, view_,

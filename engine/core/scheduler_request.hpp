@@ -14,6 +14,8 @@ struct scheduler_core::request {
   std::optional<placed_rank> assigned;
   bool confirmed = false;      ///< the rank has shown that it has it
   bool reported = false;       ///< the rank's reports count it
+  bool ahead = false;          ///< the rank knows a newer view: asked again with that one
+  epoch sent_view{};           ///< view of the last assignment
   std::uint32_t overtaken = 0; ///< choices that were placed while this found no room
   instant sent;
   duration wait{}; ///< until it is sent again, unless it is confirmed
