@@ -15,7 +15,8 @@ namespace di::chaos {
 /// Options of `sim --device cost`. @return runs it with the text of --ranks
 std::function<int(const std::string& ranks)> add_cost_options(CLI::App& sim);
 /// sim: the production cores on a virtual clock.
-void add_sim_commands(CLI::App& app, int& exit_code);
+/// @param planted  this program's cores can have planted bugs
+void add_sim_commands(CLI::App& app, int& exit_code, bool planted);
 
 /// run, check: fault plans on real processes.
 void add_plan_commands(CLI::App& app, int& exit_code);

@@ -9,6 +9,14 @@
 #include <cstdio>
 #include <exception>
 
+namespace {
+#ifdef DI_PLANTED_BUGS
+constexpr bool planted_build = true;
+#else
+constexpr bool planted_build = false;
+#endif
+} // namespace
+
 int main(int argc, char** argv) {
   int exit_code = 0;
   CLI::App app{"di: faults on purpose, simulated and real", "dichaos"};
@@ -17,7 +25,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   di::chaos::add_plan_commands(app, exit_code);
   di::chaos::add_soak_commands(app, exit_code);
-  di::chaos::add_sim_commands(app, exit_code);
+  di::chaos::add_sim_commands(app, exit_code, planted_build);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

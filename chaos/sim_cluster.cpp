@@ -61,6 +61,7 @@ sim_cluster::sim_cluster(cluster_options options)
       random_{sim_random{options_.seed}.fork(4)},
       world_{world_of(options_, drawn_)},
       nodes_{world_, nodes_of(options_, drawn_), sim_random{options_.seed}.fork(5)},
+      disk_{world_, sim_random{options_.seed}.fork(6)},
       invariants_{world_, nodes_,
                   [this](request_id r, std::uint32_t choice) -> const std::vector<token_id>& {
                     return reference_.at({r, choice});
@@ -71,11 +72,15 @@ sim_cluster::sim_cluster(cluster_options options)
       reference_[{spec.request, c}] = toy::generate(spec, c, drawn_.experts);
   engine::gateway_options front;
   front.window = drawn_.window;
+  front.ask_again_for = std::chrono::minutes{5};
   gateway_ = std::make_unique<engine::gateway_core>(front, drawn_.requests);
   nodes_.begin_rank = [this](rank_id rank, incarnation life) { begin_rank(rank, life); };
   invariants_.view_of = [this](incarnation life) -> const epoch* {
     const auto at = ranks_.find(life);
     return at == ranks_.end() ? nullptr : &(views_[life] = at->second->core().view());
+  };
+  invariants_.is_written = [this](request_id r, std::uint32_t choice, std::uint32_t next) {
+    return disk_.has(r, choice, next);
   };
   world_.on_gave_up = [this](sim_process& p, const address& actor, const error& why) {
     on_gave_up(p, actor, why);
@@ -108,13 +113,20 @@ void sim_cluster::announce(sim_process& p, const char* role, rank_id rank) {
 // --- processes
 
 void sim_cluster::start_control() {
+  const auto before = disk_.recover();
+  if (!before)
+    return world_.fail_run("I17: the journal cannot be read: " + before.error().render());
+  ++control_lives_;
   sim_process& p = world_.add_process("/control", incarnation{random_.next() | 1U});
-  spawn_control_actors(p);
+  spawn_control_actors(p, *before);
   announce(p, "control", {});
   nodes_.attach_control();
+  if (control_lives_ > 1)
+    tell_of_control();
 }
 
-void sim_cluster::spawn_control_actors(sim_process& p) {
+void sim_cluster::spawn_control_actors(sim_process& p,
+                                       const std::optional<engine::journal_image>& before) {
   for (std::uint32_t n = 0; n < drawn_.nodes; ++n)
     world_.spawn(p, fmt::format("/node/{}", n), nodes_.make_stub());
   engine::rebalancer_options placing;
@@ -123,18 +135,86 @@ void sim_cluster::spawn_control_actors(sim_process& p) {
   placing.policy = drawn_.policy;
   world_.spawn(p, "/control/rebalancer", actors::make_rebalancer(std::move(placing)));
   world_.spawn(p, "/control/scheduler", actors::make_scheduler({}));
-  world_.spawn(p, "/control/journal", actors::make_journal({}));
+  engine::journal_options book;
+  book.sink = &disk_.open(p.life);
+  book.recovered = before;
+  world_.spawn(p, "/control/journal", actors::make_journal(std::move(book)));
+  spawn_keeper(p);
   engine::membership_options m;
-  m.listeners = {"/control/rebalancer"};
-  m.loss = engine::on_loss::shrink;
+  m.listeners = {"/control/rebalancer", "/control/scheduler", "/control/journal",
+                 "/control/keeper"};
+  m.member_parts = {"rank", "expert_shard"};
+  m.loss = drawn_.loss;
+  m.journal = "/control/journal";
   m.directory = "/control/directory";
+  m.keeper = "/control/keeper";
+  if (before)
+    m.last_view = before->view;
   world_.spawn(p, "/control/membership", actors::make_membership(m));
+  spawn_directory(p, control_lives_ > 1);
+}
+
+void sim_cluster::spawn_keeper(sim_process& p) {
+  engine::keeper_options k;
+  for (std::uint32_t r = 0; r < options_.ranks; ++r)
+    k.ranks.push_back({rank_id{r}, nodes_.node_of(rank_id{r})});
+  k.loss = drawn_.loss;
+  k.seed = random_.next();
+  world_.spawn(p, "/control/keeper", actors::make_keeper(std::move(k)));
+}
+
+void sim_cluster::spawn_directory(sim_process& p, bool again) {
   engine::directory_options d;
   d.expected = {"/control", "/gateway/0"};
-  for (std::uint32_t r = 0; r < options_.ranks; ++r)
-    d.expected.push_back(fmt::format("/rank/{}", r));
-  d.formed_to = {"/control/membership"};
+  if (again) {
+    for (const auto& [rank, life] : ranks_alive())
+      d.expected.push_back(fmt::format("/rank/{}", rank.v));
+  } else {
+    for (std::uint32_t r = 0; r < options_.ranks; ++r)
+      d.expected.push_back(fmt::format("/rank/{}", r));
+  }
+  d.formed_to = {"/control/membership", "/control/keeper"};
+  d.ready_to = {"/control/keeper"};
+  d.forms_without_lost = again;
   world_.spawn(p, "/control/directory", actors::make_directory(std::move(d), *p.office));
+}
+
+std::map<rank_id, incarnation> sim_cluster::ranks_alive() {
+  std::map<rank_id, incarnation> all;
+  for (const auto& [rank, life] : nodes_.lives())
+    if (const sim_process* q = world_.find(life); q && q->state != process_state::dead)
+      all.emplace(rank, life);
+  return all;
+}
+
+/// Node processes tell every process below them where control lives now.
+void sim_cluster::tell_of_control() {
+  const sim_process* control = world_.living("/control");
+  proto::control_moved moved;
+  moved.control = actors::to_process(control->office->self());
+  moved.control.role = "control";
+  std::vector<address> all{"/gateway/0"};
+  for (const auto& [rank, life] : ranks_alive())
+    all.push_back(fmt::format("/rank/{}", rank.v));
+  for (const address& prefix : all)
+    if (sim_process* q = world_.living(prefix))
+      world_.inject(*q, prefix + "/registrar", parcel::of(moved),
+                    random_.span(std::chrono::microseconds{20}, std::chrono::milliseconds{3}));
+}
+
+void sim_cluster::kill_control() {
+  sim_process* p = world_.living("/control");
+  if (!p)
+    return;
+  disk_.crash();
+  world_.kill(p->life, std::chrono::milliseconds{20});
+  world_.after(random_.span(std::chrono::milliseconds{5}, std::chrono::milliseconds{400}),
+               [this] { start_control(); });
+}
+
+void sim_cluster::kill_rank(rank_id rank, const char* why) {
+  ranks_.erase(nodes_.life_of(rank));
+  nodes_.killed(rank, why);
 }
 
 void sim_cluster::start_gateway() {

@@ -3,12 +3,14 @@
 // one seed, one run.
 #pragma once
 
+#include "chaos/sim_disk.hpp"
 #include "chaos/sim_fault.hpp"
 #include "chaos/sim_invariants.hpp"
 #include "chaos/sim_nodes.hpp"
 #include "chaos/sim_toy_actors.hpp"
 #include "chaos/sim_world.hpp"
 #include "engine/core/gateway_core.hpp"
+#include "engine/core/membership_core.hpp"
 #include "engine/core/rebalancer_core.hpp"
 
 #include <map>
@@ -43,6 +45,7 @@ struct drawn_settings {
   std::uint32_t window = 4;
   duration compute_max{}; ///< of one turn of a device
   std::vector<proto::request_spec> requests;
+  engine::on_loss loss = engine::on_loss::shrink;
 };
 drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks);
 
@@ -68,7 +71,13 @@ private:
   };
 
   void start_control();
-  void spawn_control_actors(sim_process& p);
+  void spawn_control_actors(sim_process& p, const std::optional<engine::journal_image>& before);
+  void spawn_directory(sim_process& p, bool again);
+  void spawn_keeper(sim_process& p);
+  std::map<rank_id, incarnation> ranks_alive(); ///< whose processes run their actors
+  void tell_of_control();
+  void kill_control();
+  void kill_rank(rank_id rank, const char* why);
   void start_gateway();
   void begin_rank(rank_id rank, incarnation life);
   void announce(sim_process& p, const char* role, rank_id rank);
@@ -77,6 +86,7 @@ private:
   void schedule_faults();
   void begin(const fault& f);
   void bend(const fault& f);
+  void give_orders(rank_id rank, duration after);
   void heal();
   bool serving() const;
   bool settled();
@@ -90,6 +100,7 @@ private:
   sim_random random_;
   sim_world world_;
   sim_nodes nodes_;
+  sim_disk disk_;
   std::map<std::pair<request_id, std::uint32_t>, std::vector<token_id>> reference_;
   sim_invariants invariants_;
   crash_watch crashes_;
@@ -97,7 +108,9 @@ private:
   std::map<incarnation, toy_rank_core*> ranks_;   ///< of lives whose process runs
   std::map<incarnation, epoch> views_;
   std::uint64_t stale_states_ = 0, loads_ = 0;
-  bool armed_ = false; ///< crashes count messages
+  std::uint64_t control_lives_ = 0;
+  instant ordered_until_{}; ///< an operator may still give orders
+  bool armed_ = false;      ///< crashes count messages
 };
 
 } // namespace di::sim

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One run: faults, healing, and what is demanded at the end.
 #include "chaos/sim_cluster.hpp"
+#include "messaging/proto/keeper.hpp"
 
 #include <fmt/format.h>
 
@@ -95,14 +96,12 @@ void sim_cluster::begin(const fault& f) {
   const rank_id rank{f.rank % options_.ranks};
   switch (f.kind) {
   case fault_kind::kill:
-    ranks_.erase(nodes_.life_of(rank));
-    return nodes_.killed(rank, "killed");
+    return kill_rank(rank, "killed");
   case fault_kind::node:
     for (const rank_id r : nodes_.ranks_of(node_id{f.rank % drawn_.nodes})) {
       if (drawn_.nodes == 1 && r.v == 0)
         continue; // somebody must be left
-      ranks_.erase(nodes_.life_of(r));
-      nodes_.killed(r, "its node is lost");
+      kill_rank(r, "its node is lost");
     }
     return;
   case fault_kind::stop:
@@ -116,19 +115,42 @@ void sim_cluster::begin(const fault& f) {
       });
     }
     return;
-  case fault_kind::crash:
   case fault_kind::disk:
+    disk_.set_trouble(f.amount == 0   ? disk_trouble::full
+                      : f.amount == 1 ? disk_trouble::failing
+                                      : disk_trouble::slow);
+    return world_.after(f.lasting, [this] { disk_.set_trouble(disk_trouble::none); });
   case fault_kind::control:
+    return kill_control();
   case fault_kind::order:
+    return give_orders(rank, f.lasting);
+  case fault_kind::crash:
     return;
   default:
     return bend(f);
   }
 }
 
+/// An operator drains a rank, and has it join again after a while.
+void sim_cluster::give_orders(rank_id rank, duration after) {
+  const auto order = [this](parcel what) {
+    if (sim_process* p = world_.living("/control"))
+      world_.inject(*p, "/control/keeper", std::move(what));
+  };
+  nodes_.may_leave(rank);
+  order(parcel::of(proto::drain_member{rank}));
+  ordered_until_ = world_.now() + after + std::chrono::seconds{5 * 65 + 10};
+  // Orders are one at a time and refused meanwhile; a control process that is started again has
+  // forgotten them.
+  for (int i = 1; i <= 5; ++i)
+    world_.after(after + std::chrono::seconds{65 * i},
+                 [order, rank] { order(parcel::of(proto::join_member{rank})); });
+}
+
 void sim_cluster::heal() {
   armed_ = false;
   world_.network().end_all();
+  disk_.set_trouble(disk_trouble::none);
   for (const auto& [rank, life] : nodes_.lives()) {
     world_.resume(life);
     if (sim_process* p = world_.find(life))
@@ -222,7 +244,8 @@ void sim_cluster::check_answers() {
 
 /// I16, I19: nobody goes on asking for what is over.
 void sim_cluster::check_quiet() {
-  world_.run([] { return false; }, options_.events_max, world_.now() + seconds{60});
+  world_.run([] { return false; }, options_.events_max,
+             std::max(ordered_until_, world_.now()) + seconds{60});
   const std::uint64_t before = world_.network().counts().frames;
   world_.run([] { return false; }, options_.events_max, world_.now() + seconds{60});
   const std::uint64_t frames = world_.network().counts().frames - before;

@@ -168,8 +168,8 @@ std::vector<fault> make_faults(std::uint64_t seed, std::uint32_t ranks, std::uin
     sim_random own = r.fork(k + 1);
     if ((kinds & mask_of(kind)) == 0 || !own.chance(0.35))
       continue;
-    const bool group = kind == fault_kind::node || kind == fault_kind::control;
-    for (std::uint64_t n = own.between(1, group ? 1 : 3); n > 0; --n) {
+    const std::uint64_t most = kind == fault_kind::node ? 1 : kind == fault_kind::control ? 2 : 3;
+    for (std::uint64_t n = own.between(1, most); n > 0; --n) {
       fault f;
       draw(kind, ranks, nodes, own, f);
       all.push_back(f);

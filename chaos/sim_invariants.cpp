@@ -100,10 +100,11 @@ void sim_invariants::on_taken(const proto::request_taken& m) {
   if (stale_ == std::pair{m.request, m.attempt})
     broken("I4", fmt::format("rank {} took request {} that was assigned under an older view",
                              m.rank.v, m.request.v));
-  const auto [at, fresh] = owners_.emplace(std::pair{m.request, m.attempt}, m.life);
-  if (!fresh && at->second != m.life)
+  const auto at = owners_.emplace(std::pair{m.request, m.attempt}, m.life).first;
+  const incarnation before = std::exchange(at->second, m.life);
+  if (before != m.life && !gone_.contains(before) && !gone_.contains(m.life))
     broken("I3", fmt::format("request {} attempt {} has two owners: lives {:016x} and {:016x}",
-                             m.request.v, m.attempt, at->second.v, m.life.v));
+                             m.request.v, m.attempt, before.v, m.life.v));
 }
 
 void sim_invariants::on_view(const proto::view_committed& m) {
@@ -127,7 +128,7 @@ void sim_invariants::on_view(const proto::view_committed& m) {
     if (const auto at = next.find(rank); at == next.end() || at->second != life) {
       ++leaves_;
       gone_.insert(life);
-      if (!nodes_.was_hurt(life))
+      if (!nodes_.may_leave(rank, life))
         broken("I13",
                fmt::format("view {} expels rank {} (life {:016x}), which nothing happened to",
                            m.view.v, rank.v, life.v));

@@ -28,6 +28,8 @@ public:
 
   /// View that a rank's core works under; null: it is gone. For I4.
   std::function<const epoch*(incarnation)> view_of;
+  /// Whether tokens of a choice below an index are on disk. For I17.
+  std::function<bool(request_id request, std::uint32_t choice, std::uint32_t next)> is_written;
 
   void on_mail(mail_event what, const sim_process& process, const address& self,
                const envelope& mail) override;

@@ -98,20 +98,26 @@ void sim_nodes::killed(rank_id rank, std::string why) {
   world_.after(certified + random_.span(duration{1}, options_.reap_max), [this, rank, life, why] {
     if (life_of(rank) == life)
       lives_.erase(rank);
-    proto::rank_exited m;
-    m.rank = rank;
-    m.node = node_of(rank);
-    m.life = life;
-    m.signal = 9;
-    m.words = why;
-    tell("/control/keeper", parcel::of(m));
+    tell_exited(rank, life, why);
   });
+}
+
+void sim_nodes::tell_exited(rank_id rank, incarnation life, const std::string& why) {
+  proto::rank_exited m;
+  m.rank = rank;
+  m.node = node_of(rank);
+  m.life = life;
+  m.signal = 9;
+  m.words = why;
+  tell("/control/keeper", parcel::of(m));
 }
 
 void sim_nodes::kill(const proto::kill_rank& m) {
   world_.after(random_.span(microseconds{20}, options_.kill_max), [this, m] {
     if (life_of(m.rank) == m.life)
       killed(m.rank, "killed: " + m.reason);
+    else // KEEPER missed it, as control was away
+      tell_exited(m.rank, m.life, "it is gone");
   });
 }
 

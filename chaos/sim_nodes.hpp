@@ -53,13 +53,18 @@ public:
   std::uint64_t deaths() const noexcept { return deaths_; }
   /// Lives that were killed, stopped or ended themselves: they may leave the view.
   bool was_hurt(incarnation life) const { return hurt_.contains(life); }
-  void hurt(incarnation life) { hurt_.insert(life); }
+  /// An operator ordered it out.
+  void may_leave(rank_id rank) { ordered_.insert(rank); }
+  bool may_leave(rank_id rank, incarnation life) const {
+    return was_hurt(life) || ordered_.contains(rank);
+  }
   std::vector<rank_id> ranks_of(node_id node) const;
   std::map<rank_id, incarnation> lives() const { return lives_; }
   std::uint64_t starts() const noexcept { return starts_; }
 
 private:
   void tell(const address& to, parcel fact);
+  void tell_exited(rank_id rank, incarnation life, const std::string& why);
   void look_at(rank_id rank, incarnation life, instant since);
 
   sim_world& world_;
@@ -67,6 +72,7 @@ private:
   sim_random random_;
   std::map<rank_id, incarnation> lives_; ///< of processes that run or load
   std::set<incarnation> loading_, hurt_, dead_;
+  std::set<rank_id> ordered_;
   std::vector<std::pair<address, parcel>> missed_;
   std::uint64_t deaths_ = 0, starts_ = 0;
 };

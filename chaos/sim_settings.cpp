@@ -59,6 +59,7 @@ drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks) {
     s.policy.begin_above = s.policy.end_below = 1;
     s.policy.gain_min = 0.001;
   }
+  s.loss = r.chance(0.75) ? engine::on_loss::shrink : engine::on_loss::restart;
   s.requests = draw_requests(ranks, r.fork(1));
   s.window =
       static_cast<std::uint32_t>(ranks <= 8 ? r.between(1, 8) : r.between(ranks / 2, 2 * ranks));

@@ -40,12 +40,15 @@ public:
   result<void> on(const proto::pages_restored&, instant, outbox&) { return {}; }
   result<void> on(const proto::placement_published& m, instant now, outbox& out) {
     DI_TRY(auto made, engine::placement::from(m));
-    std::vector<engine::placed_rank> alive;
-    for (std::size_t i = 0; i < made.ranks(); ++i)
-      alive.push_back(made.rank_at(i));
-    calls_.install(std::make_shared<const engine::placement>(std::move(made)));
-    calls_.keep_only(alive);
-    core_.install_view(m.view, out);
+    if (!calls_.current() || calls_.current()->version() < made.version()) {
+      std::vector<engine::placed_rank> alive;
+      for (std::size_t i = 0; i < made.ranks(); ++i)
+        alive.push_back(made.rank_at(i));
+      joined_ = joined_ || names_it(alive);
+      core_.install_view(made.view(), out);
+      calls_.install(std::make_shared<const engine::placement>(std::move(made)));
+      calls_.keep_only(alive);
+    }
     owes_installed_ = true;
     tell_installed(out);
     send_calls(now, out);
@@ -58,11 +61,12 @@ public:
     std::vector<engine::placed_rank> alive;
     for (const proto::view_member& member : m.members)
       alive.push_back({member.rank, member.life});
-    if (std::find(alive.begin(), alive.end(), engine::placed_rank{options_.rank, options_.life})
-        == alive.end()) {
-      out.fail({ec::stale_incarnation, fmt::format("view {} is without it", m.view.v)});
+    if (!names_it(alive)) {
+      if (joined_)
+        out.fail({ec::stale_incarnation, fmt::format("view {} is without it", m.view.v)});
       return {};
     }
+    joined_ = true;
     core_.install_view(m.view, out);
     calls_.keep_only(alive);
     send_calls(now, out);
@@ -107,7 +111,15 @@ public:
     return {};
   }
   result<proto::rank_state> on(const proto::get_rank&, instant, outbox&) {
-    return proto::rank_state{};
+    proto::rank_state s;
+    s.rank = options_.rank;
+    s.life = options_.life;
+    s.view = core_.view();
+    s.running = core_.running();
+    s.waiting = core_.waiting();
+    s.unacknowledged = core_.unacknowledged();
+    s.calls_open = static_cast<std::uint32_t>(calls_.open());
+    return s;
   }
   result<void> on_due(timer which, instant now, outbox& out) {
     if (which.kind != 100)
@@ -132,6 +144,10 @@ public:
   const engine::expert_call_core& calls() const { return calls_; }
 
 private:
+  bool names_it(const std::vector<engine::placed_rank>& alive) const {
+    return std::find(alive.begin(), alive.end(), engine::placed_rank{options_.rank, options_.life})
+           != alive.end();
+  }
   void tell_installed(outbox& out) {
     if (!owes_installed_ || calls_.settled() < calls_.current()->version())
       return;
@@ -249,6 +265,7 @@ private:
   std::vector<std::int32_t> experts_;
   std::uint32_t layer_ = 0;
   bool computing_ = false, due_ = false, owes_installed_ = false;
+  bool joined_ = false; ///< has been in a view
   std::uint64_t* stale_states_;
 };
 

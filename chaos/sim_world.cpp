@@ -64,7 +64,13 @@ sim_process& sim_world::add_process(address prefix, incarnation life) {
   newest_[prefix] = life;
   const auto [at, fresh] = processes_.emplace(life, std::move(made));
   DI_CHECK(fresh);
+  note(*at->second, "begins a life");
   return *at->second;
+}
+
+void sim_world::note(const sim_process& p, const std::string& words) {
+  for (sim_observer* o : observers_)
+    o->on_note(p, words);
 }
 
 sim_process* sim_world::find(incarnation life) {
@@ -98,6 +104,7 @@ void sim_world::kill(incarnation life, duration eof_after) {
   if (!p || p->state == process_state::dead)
     return;
   mix(life.v);
+  note(*p, "dies");
   p->state = process_state::dead;
   p->reuses = random_.chance(options_.reused_endpoints);
   p->held.clear();
@@ -111,14 +118,18 @@ void sim_world::kill(incarnation life, duration eof_after) {
 }
 
 void sim_world::stop(incarnation life) {
-  if (sim_process* p = find(life); p && p->state == process_state::running)
-    p->state = process_state::stopped;
+  sim_process* p = find(life);
+  if (!p || p->state != process_state::running)
+    return;
+  note(*p, "is stopped");
+  p->state = process_state::stopped;
 }
 
 void sim_world::resume(incarnation life) {
   sim_process* p = find(life);
   if (!p || p->state != process_state::stopped)
     return;
+  note(*p, "goes on");
   p->state = process_state::running;
   for (auto& what : std::exchange(p->held, {}))
     at(now_, std::move(what));
@@ -270,7 +281,11 @@ bool sim_world::run(const std::function<bool()>& done, std::uint64_t events_max,
     bodies_[next.what] = nullptr;
     free_.push_back(next.what);
     ++handled_;
-    what();
+    try {
+      what();
+    } catch (const std::exception& e) { // a broken check() of a core
+      fail_run(e.what());
+    }
   }
   return failure_.empty() && done();
 }

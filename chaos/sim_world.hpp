@@ -33,6 +33,8 @@ public:
   /// @param self  the actor that sent or got it
   virtual void on_mail(mail_event what, const sim_process& process, const address& self,
                        const envelope& mail) = 0;
+  /// Something else happened to a process, in words.
+  virtual void on_note(const sim_process&, const std::string&) {}
 };
 
 struct world_options {
@@ -78,6 +80,8 @@ public:
   void fail_run(std::string words);
   std::uint64_t hash() const noexcept { return hash_; }
   std::uint64_t events() const noexcept { return handled_; }
+  /// Tells observers what happens to a process.
+  void note(const sim_process& p, const std::string& words);
   void observe(sim_observer* o) { observers_.push_back(o); } ///< outlives the world
   /// A process ended because one of its actors did; not called for kill().
   std::function<void(sim_process&, const address& actor, const error& why)> on_gave_up;

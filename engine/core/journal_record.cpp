@@ -259,7 +259,10 @@ void journal_core::start(instant now, outbox& out) {
     if (r->spec.deadline_ms > 0)
       out.arm({deadline_due, id.v},
               std::max(duration{1}, r->opened + deadline_span(r->spec.deadline_ms) - now));
-    admit(*r, now, out);
+    if (r->placed)
+      admit(*r, now, out);
+    else
+      next_attempt(*r, now, out); // a rank may have it that nobody had written down
   }
   if (!requests_.empty())
     arm(out);

@@ -2,6 +2,7 @@
 #include "messaging/base/error.hpp"
 
 #include "messaging/base/check.hpp"
+#include "messaging/base/check_hook.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -68,9 +69,14 @@ std::string error::render() const {
 
 namespace detail {
 
+void (*on_check_failed)(const std::string& words) = nullptr;
+
 void check_failed(const char* file, int line, const char* text, const std::string& values) {
-  std::fprintf(stderr, "%s:%d: check failed: %s%s%s\n", file, line, text,
-               values.empty() ? "" : " with ", values.c_str());
+  const std::string words = std::string{file} + ":" + std::to_string(line)
+                            + ": check failed: " + text + (values.empty() ? "" : " with " + values);
+  if (on_check_failed)
+    on_check_failed(words);
+  std::fprintf(stderr, "%s\n", words.c_str());
   std::fflush(stderr);
   std::abort();
 }
