@@ -125,6 +125,7 @@ int run_mutants(const sim_arguments& a) {
               hunted - missed, hunted, static_cast<unsigned long long>(most));
   sim::seed_setting clean;
   clean.twice = false;
+  clean.kinds = sim::mutant_faults;
   const int rest = run_seeds(a, clean, 1, most);
   return hunted == 0 ? 2 : missed == 0 ? rest : 4;
 }

@@ -53,6 +53,7 @@ mutant_outcome hunt(const mutant& m, std::uint32_t ranks) {
     s.seed = seed;
     s.ranks = ranks;
     s.twice = false;
+    s.kinds = mutant_faults;
     const seed_report report = run_seed(s);
     if (!report.outcome.failure.empty())
       out = {seed, report.outcome.failure};

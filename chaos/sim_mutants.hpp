@@ -11,6 +11,9 @@
 
 namespace di::sim {
 
+/// What happens to the cores meanwhile.
+inline constexpr fault_mask mutant_faults = all_faults & ~mask_of(fault_kind::control);
+
 struct mutant {
   std::string_view name;  ///< as in planted("…")
   std::uint64_t seeds;    ///< within which it must be caught, from 1

@@ -2,6 +2,8 @@
 // Announcements, distribution of snapshots, forming of the group.
 #include "engine/core/directory_core.hpp"
 
+#include "messaging/base/planted.hpp"
+
 #include <algorithm>
 
 namespace di::engine {
@@ -235,7 +237,8 @@ void directory_core::settle_late(outbox& out) {
       continue;
     late.late = false;
     for (const auto& listener : options_.ready_to)
-      out.send(listener, proto::process_ready{late.process});
+      if (!planted("joiner_forgotten"))
+        out.send(listener, proto::process_ready{late.process});
   }
 }
 

@@ -2,6 +2,8 @@
 // Grouping the rows of a layer by holder, and following them until each is answered once.
 #include "engine/core/expert_call_core.hpp"
 
+#include "messaging/base/planted.hpp"
+
 #include <algorithm>
 
 namespace di::engine {
@@ -76,8 +78,9 @@ void expert_call_core::route(std::vector<call_entry> entries) {
   if (entries.empty())
     return;
   // Parked ones come from several calls; a call's rows and entries ascend.
-  std::sort(entries.begin(), entries.end(),
-            [](const call_entry& a, const call_entry& b) { return a.slot < b.slot; });
+  if (!planted("unordered_rows"))
+    std::sort(entries.begin(), entries.end(),
+              [](const call_entry& a, const call_entry& b) { return a.slot < b.slot; });
   const std::size_t self = placement_->index_of(self_).value_or(0);
   std::map<std::size_t, std::vector<std::unique_ptr<expert_call>>> by_target;
   for (const call_entry& entry : entries) {
@@ -159,7 +162,8 @@ void expert_call_core::lost(rank_id rank, incarnation life) {
       ++at;
     }
   }
-  route(std::move(orphans)); // none without a placement
+  if (!planted("forgotten_resend"))
+    route(std::move(orphans)); // none without a placement
 }
 
 void expert_call_core::keep_only(std::span<const placed_rank> alive) {

@@ -3,6 +3,7 @@
 #include "engine/core/gateway_core.hpp"
 
 #include "engine/core/deadline.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -162,7 +163,10 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
     if (e->state == phase::submitted)
       e->state = phase::open; // request_opened was lost
     const std::uint32_t skip =
-        std::min<std::uint32_t>(have - m.first_index, static_cast<std::uint32_t>(m.tokens.size()));
+        planted("shown_twice")
+            ? 0
+            : std::min<std::uint32_t>(have - m.first_index,
+                                      static_cast<std::uint32_t>(m.tokens.size()));
     if (have == 0 && m.tokens.size() > skip)
       c.first_token_us = us_between(e->submitted, now);
     c.tokens.insert(c.tokens.end(), m.tokens.begin() + skip, m.tokens.end());
@@ -222,7 +226,8 @@ result<void> gateway_core::on_due(timer which, instant now, outbox& out) {
   if (which.kind != resend_due || done())
     return {};
   for (entry& e : entries_)
-    if (e.state == phase::submitted && now - e.sent >= options_.resend_after) {
+    if (e.state == phase::submitted && !planted("opening_not_resent")
+        && now - e.sent >= options_.resend_after) {
       e.sent = now;
       out.send(options_.journal, proto::open_request{e.spec, options_.keep});
     }

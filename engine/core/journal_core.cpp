@@ -6,6 +6,7 @@
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "engine/core/journal_request.hpp"
 #include "engine/core/resend.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -124,7 +125,7 @@ result<void> journal_core::on(const proto::request_admitted& m, instant now, out
 bool journal_core::place(request& r, const life_of_rank& who, instant now, outbox& out) {
   r.placed = who;
   record_attempt(r, now);
-  if (!has_left(who))
+  if (!has_left(who) || planted("no_attempt_fence"))
     return true;
   next_attempt(r, now, out);
   return false;
@@ -159,7 +160,7 @@ result<void> journal_core::on(const proto::view_committed& m, instant now, outbo
   for (auto& [id, r] : requests_) {
     if (r->closed)
       continue;
-    if (r->placed && has_left(*r->placed)) {
+    if (r->placed && has_left(*r->placed) && !planted("victims_forgotten")) {
       next_attempt(*r, now, out);
     } else if (!r->placed) { // what SCHEDULER said of it may be lost: ask again
       r->admitted = false;
@@ -182,7 +183,8 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
       trace::kind::accept, {.rows = static_cast<std::uint32_t>(m.tokens.size())}, m.request};
   const address rank = rank_path(m.rank);
   request* r = find(m.request);
-  const bool current = r && m.attempt == r->attempt && m.choice < r->choices.size();
+  const bool current =
+      r && (m.attempt == r->attempt || planted("no_attempt_fence")) && m.choice < r->choices.size();
   if (current && r->choices[m.choice].ended()) {
     // All of it is known already; this also answers an end that was sent twice.
     const choice& c = r->choices[m.choice];
@@ -355,7 +357,8 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
       continue; // GATEWAY asks for it
     for (std::uint32_t i = 0; i < r->choices.size(); ++i) {
       choice& c = r->choices[i];
-      if (c.shown == c.settled && (!c.end_settled || c.end_shown))
+      if ((c.shown == c.settled && (!c.end_settled || c.end_shown))
+          || planted("releases_not_resent"))
         continue; // nothing is missing there, or it is on its way to disk
       if (now - c.released >= c.wait) {
         release(*r, i, c.shown, c.settled, now, out);

@@ -2,6 +2,7 @@
 // What JOURNAL writes down, what waits until it is written, and what an earlier life wrote.
 #include "engine/core/deadline.hpp"
 #include "engine/core/journal_request.hpp"
+#include "messaging/base/planted.hpp"
 
 #include <algorithm>
 
@@ -143,7 +144,7 @@ void journal_core::drop_unwritten(request& r) {
 }
 
 void journal_core::hold(std::uint64_t position, request_id id, any_effect effect, outbox& out) {
-  if (position <= written_)
+  if (position <= written_ || planted("told_before_written"))
     out.put(std::move(effect));
   else
     held_.push_back({position, id, std::move(effect)});
@@ -259,7 +260,7 @@ void journal_core::start(instant now, outbox& out) {
     if (r->spec.deadline_ms > 0)
       out.arm({deadline_due, id.v},
               std::max(duration{1}, r->opened + deadline_span(r->spec.deadline_ms) - now));
-    if (r->placed)
+    if (r->placed || planted("unfenced_restart"))
       admit(*r, now, out);
     else
       next_attempt(*r, now, out); // a rank may have it that nobody had written down
@@ -273,6 +274,8 @@ void journal_core::take_over(const journal_image& from, instant now) {
   forgotten_ = from.forgotten;
   recorded_view_ = from.view;
   for (const auto& [id, image] : from.requests) {
+    if (planted("recovery_skips_open") && !image.closed)
+      continue;
     auto made = std::make_unique<request>();
     made->spec = image.spec;
     made->attempt = made->attempt_recorded = image.attempt;
@@ -343,6 +346,8 @@ journal_image journal_core::image(instant now) const {
     }
     for (const choice& c : r->choices)
       into.choices.push_back({c.tokens, c.logprobs, c.end, c.timings, c.cut});
+    if (planted("snapshot_skips_tokens"))
+      into.choices.assign(r->choices.size(), {});
   }
   return all;
 }

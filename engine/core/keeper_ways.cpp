@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What KEEPER does to one rank: start, admit, drain, fence, and the budget of its restarts.
 #include "engine/core/keeper_core.hpp"
+#include "messaging/base/planted.hpp"
 
 #include <fmt/format.h>
 
@@ -80,6 +81,8 @@ void keeper_core::fence(kept& k, std::string reason, instant now, outbox& out) {
 }
 
 void keeper_core::kill(const kept& k, bool politely, const std::string& reason, outbox& out) const {
+  if (planted("no_fence"))
+    return;
   out.count("di_keeper_kills_total");
   out.send(fmt::format("/node/{}", k.home.node.v),
            proto::kill_rank{k.home.rank, k.life, politely, reason});

@@ -2,6 +2,8 @@
 // Evidence, recording and commit of views; fencing by incarnation.
 #include "engine/core/membership_core.hpp"
 
+#include "messaging/base/planted.hpp"
+
 #include <algorithm>
 
 namespace di::engine {
@@ -13,7 +15,7 @@ constexpr std::size_t over_lives_max = 64; // per rank
 
 membership_core::membership_core(membership_options options) : options_{std::move(options)} {
   if (options_.last_view)
-    highest_ = options_.last_view->view;
+    highest_ = planted("views_start_anew") ? epoch{} : options_.last_view->view;
 }
 
 void membership_core::on(const proto::group_formed& m, instant /*now*/, outbox& out) {
@@ -38,7 +40,7 @@ void membership_core::on(const proto::group_formed& m, instant /*now*/, outbox& 
     return std::any_of(before.begin(), before.end(),
                        [&](const auto& b) { return b.rank == x.rank && b.life == x.life; });
   };
-  if (options_.last_view
+  if (options_.last_view && !planted("lost_view_record")
       && (members.empty() || std::any_of(members.begin(), members.end(), was_in)))
     return resume(members, out);
   if (members.size() < options_.members_min)

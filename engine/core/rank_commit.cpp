@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What RANK tells: settled tokens, their repetition until JOURNAL has them, its load.
 #include "engine/core/rank_sequence.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -148,7 +149,7 @@ result<void> rank_core::on_due(timer which, instant now, outbox& out) {
       const bool open = s.acknowledged < s.sent || s.state == phase::ended;
       if (!open)
         continue;
-      if (now - s.last_sent >= options_.resend_after) {
+      if (now - s.last_sent >= options_.resend_after && !planted("commits_not_resent")) {
         out.count("di_rank_commits_resent_total");
         commit(s, s.acknowledged, now, out);
       }

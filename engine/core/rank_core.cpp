@@ -3,6 +3,7 @@
 #include "engine/core/rank_core.hpp"
 
 #include "engine/core/rank_sequence.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/proto/kv_agent.hpp"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ result<void> rank_core::admissible(const proto::assign_request& m) const {
     return fail(ec::stale_incarnation,
                 "request {} is for incarnation {:x} of rank {}, this is {:x}", id, m.life.v,
                 options_.rank.v, options_.life.v);
-  if (m.view < view_)
+  if (m.view < view_ && !planted("no_epoch_check"))
     return fail(ec::stale_epoch, "request {} comes from view {}, rank {} is in view {}", id,
                 m.view.v, options_.rank.v, view_.v);
   if (draining_)
@@ -183,7 +184,7 @@ result<void> rank_core::on(const proto::drain_rank&, instant, outbox& out) {
 
 result<void> rank_core::on(const proto::commit_refused& m, instant now, outbox& out) {
   const auto at = requests_.find(m.request);
-  if (at == requests_.end() || at->second->attempt != m.attempt)
+  if (at == requests_.end() || at->second->attempt != m.attempt || planted("refusal_ignored"))
     return {};
   out.count("di_rank_attempts_refused_total");
   drop_attempt(m.request, now, out);

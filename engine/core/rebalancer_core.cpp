@@ -7,6 +7,7 @@
 #include "engine/moe/eplb.hpp"
 #include "engine/moe/placement_repair.hpp"
 #include "engine/moe/random_placement.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -164,8 +165,9 @@ result<void> rebalancer_core::on(const proto::placement_installed& m, instant, o
     return {};
   }
   if (phase_ != phase::publishing || m.placement != placement_.version()
-      || waiting_.erase(m.who) == 0 || !waiting_.empty())
+      || waiting_.erase(m.who) == 0 || (!waiting_.empty() && !planted("settles_too_early")))
     return {};
+  waiting_.clear();
   settle(out);
   return {};
 }
@@ -252,7 +254,8 @@ void rebalancer_core::settle(outbox& out) {
 }
 
 result<void> rebalancer_core::on_due(timer which, instant, outbox& out) {
-  if (which.kind == resend_due && which.key == version_ && !waiting_.empty()) {
+  if (which.kind == resend_due && which.key == version_ && !waiting_.empty()
+      && !planted("placement_not_resent")) {
     wait_ = longer(wait_);
     send_all(out);
   }

@@ -4,6 +4,7 @@
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "engine/core/resend.hpp"
 #include "engine/core/scheduler_request.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -232,7 +233,7 @@ result<void> scheduler_core::on(const proto::request_taken& m, instant, outbox&)
 }
 
 result<void> scheduler_core::on(const proto::request_settled& m, instant now, outbox& out) {
-  if (!serving(m.request, m.attempt, m.rank, m.life))
+  if (!serving(m.request, m.attempt, m.rank, m.life) || planted("settled_kept"))
     return {};
   forget(requests_.find(m.request), out);
   place_queued(now, out);
@@ -243,15 +244,15 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
   request* r = serving(m.request, m.attempt, m.rank, m.life);
   if (!r)
     return {};
-  if (m.code == ec::stale_epoch) {
+  if (m.code == ec::stale_epoch && !planted("double_owner")) {
     // Another assignment may be on its way to it, so no other rank may have the attempt.
     r->ahead = r->sent_view == view_;
     if (!r->ahead && !r->confirmed)
       send_assignment(*r, now, out);
     return {};
   }
-  const bool another_may =
-      m.code == ec::unavailable || m.code == ec::stale_incarnation || m.code == ec::kv_exhausted;
+  const bool stale = m.code == ec::stale_epoch || m.code == ec::stale_incarnation;
+  const bool another_may = stale || m.code == ec::unavailable || m.code == ec::kv_exhausted;
   if (!another_may) {
     refuse(r->what, m.code, m.what, out);
     forget(requests_.find(m.request), out);
@@ -260,7 +261,6 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
     // What is too large for a rank stays so; what was refused for another reason may be tried again
     // once the rank's state has changed. Who knows another view than this does not mean the
     // request.
-    const bool stale = m.code == ec::stale_incarnation;
     r->refused_by[m.rank] = {
         m.life, m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report,
         stale};
@@ -322,7 +322,8 @@ result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
   for (auto& [id, r] : requests_) {
     if (!r->assigned)
       continue;
-    if (now - r->sent >= (r->confirmed ? options_.remind_after : r->wait)) {
+    if (!planted("assignment_not_resent")
+        && now - r->sent >= (r->confirmed ? options_.remind_after : r->wait)) {
       send_assignment(*r, now, out);
       r->wait = longer(r->wait);
     }

@@ -2,6 +2,7 @@
 // Which rank has room, which has the least to do, and who goes first.
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "engine/core/scheduler_request.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -173,7 +174,8 @@ void scheduler_core::unassign(request& r) {
     counted(*from, r);
     from->choices -= r.choices();
     --from->requests;
-    from->kv_tokens -= r.kv_tokens(options_.expected_output_tokens);
+    if (!planted("leaked_room"))
+      from->kv_tokens -= r.kv_tokens(options_.expected_output_tokens);
     from->prompt_rows -= r.prompt_rows();
     from->prompt_squares = from->prompt_rows == 0 ? 0 : from->prompt_squares - r.prompt_squares();
   }
