@@ -150,6 +150,13 @@ result<void> scheduler_core::on(const proto::admit_request& m, instant now, outb
   return {};
 }
 
+/// [requests] queued without those that wait for the life that has them.
+std::size_t scheduler_core::waiting_anywhere() const {
+  return static_cast<std::size_t>(
+      std::count_if(requests_.begin(), requests_.end(),
+                    [](const auto& r) { return !r.second->assigned && !r.second->is_named(); }));
+}
+
 /// Queue, quotas, deadline. @return false if it was refused
 bool scheduler_core::take_in(const proto::admit_request& m, instant now, outbox& out) {
   const proto::request_spec& spec = m.spec;
@@ -162,12 +169,13 @@ bool scheduler_core::take_in(const proto::admit_request& m, instant now, outbox&
              out);
       return false;
     };
-    if (queue_.size() >= options_.queue_max) {
-      refuse(m, ec::unavailable,
-             fmt::format("{} requests are queued, at most {}", queue_.size(), options_.queue_max),
-             out);
-      return false;
-    }
+    const bool named = m.placed_life != incarnation{}; // was taken in by an earlier life of control
+    if (!named && queue_.size() >= options_.queue_max)
+      if (const std::size_t queued = waiting_anywhere(); queued >= options_.queue_max) {
+        refuse(m, ec::unavailable,
+               fmt::format("{} requests are queued, at most {}", queued, options_.queue_max), out);
+        return false;
+      }
     if (!tenants_.fits(spec.tenant, choices))
       return over("tenant", spec.tenant, tenants_);
     if (!gateways_.fits(spec.gateway, choices))

@@ -99,6 +99,7 @@ private:
 
   rank_entry* entry_of(rank_id rank, incarnation life);
   request* serving(request_id id, std::uint32_t attempt, rank_id rank, incarnation life);
+  std::size_t waiting_anywhere() const;
   bool take_in(const proto::admit_request& m, instant now, outbox& out);
   bool named_elsewhere(const request& r) const;
   bool refused_now(const rank_entry& rank, const request& r) const;

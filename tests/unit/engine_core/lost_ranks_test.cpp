@@ -196,5 +196,26 @@ TEST(scheduler_core, gives_a_request_back_to_the_life_that_has_it) {
   core.check();
 }
 
+TEST(scheduler_core, takes_back_more_than_its_queue_holds) {
+  scheduler_options options;
+  options.queue_max = 1;
+  scheduler_core core{options};
+  outbox out;
+  for (std::uint64_t id = 1; id <= 3; ++id) { // JOURNAL, in a new life: ranks compute these
+    proto::admit_request named{request(id), 1, {}};
+    named.placed_rank = two_ranks[1].rank;
+    named.placed_life = two_ranks[1].life;
+    ASSERT_TRUE(core.on(named, {}, out));
+  }
+  ASSERT_TRUE(core.on(proto::admit_request{request(4), 1, {}}, {}, out));
+  EXPECT_TRUE(sent<proto::admission_refused>(out).empty());
+  ASSERT_TRUE(core.on(proto::admit_request{request(5), 1, {}}, {}, out));
+  EXPECT_EQ(only<proto::admission_refused>(out).request, request_id{5});
+  out.take();
+  ASSERT_TRUE(core.on(view_of(4, two_ranks), {}, out));
+  EXPECT_EQ(sent<proto::assign_request>(out).size(), 4U);
+  core.check();
+}
+
 } // namespace
 } // namespace di::engine
