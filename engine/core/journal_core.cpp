@@ -54,8 +54,10 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
                                     fmt::format("request {} was answered before", id.v)}});
     return {};
   }
-  if (requests_.size() >= options_.open_max) {
-    refuse(ec::unavailable, fmt::format("{} requests are open", requests_.size()));
+  // Closed ones that are kept for a later run are bounded by their bytes alone (cannot_open).
+  if (const std::size_t open = m.keep ? counts_.open : requests_.size();
+      open >= options_.open_max) {
+    refuse(ec::unavailable, fmt::format("{} requests are open", open));
     return {};
   }
   if (const auto why = cannot_open(); !why.empty()) {
@@ -200,6 +202,10 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
   if (!current || r->closed || !alive) {
     ++counts_.refused;
     out.count("di_journal_commits_refused_total");
+    // A rank that hears it drops the attempt for good: a later life of this must know why. It asks
+    // again.
+    if (r && r->position > written_)
+      return {};
     out.send(rank, proto::commit_refused{m.request, m.attempt, r && !r->closed ? r->attempt : 0});
     return {};
   }
@@ -321,7 +327,9 @@ void journal_core::close(request& r, const proto::choice_end& rest, bool withdra
   for (std::uint32_t i = 0; i < r.choices.size(); ++i)
     if (r.choices[i].cut)
       release(r, i, r.choices[i].sent, now, out);
-  out.send(options_.scheduler, proto::release_request{r.spec.request, withdraw});
+  // Whoever drops it does so for good: not before a later life would know that it is closed.
+  send_when(r.position, r.spec.request, options_.scheduler,
+            proto::release_request{r.spec.request, withdraw}, out);
   --counts_.open;
   ++counts_.closed;
 }

@@ -24,7 +24,7 @@ namespace di::engine {
 
 struct journal_options {
   address scheduler = "/control/scheduler";
-  std::uint32_t open_max = 65'536;     ///< requests; more are closed with unavailable
+  std::uint32_t open_max = 65'536;     ///< requests; more are refused with unavailable
   std::uint32_t closed_kept = 1 << 20; ///< runs of numbers of closed requests remembered
   std::uint32_t left_kept = 4096;      ///< lives that left the view remembered
   duration resend_after = std::chrono::milliseconds{250}; ///< then twice as long, up to 8 s
@@ -54,8 +54,9 @@ struct journal_options {
 /// tokens that are recorded. That holds too if the placement becomes known only afterwards.
 ///
 /// With a sink, nothing that another actor could rely on leaves before it is written: tokens to
-/// GATEWAY, commit_accepted to RANK, admit_request, view_recorded. While writing fails, requests
-/// are refused, and running ones wait or end at their deadlines with what had been written.
+/// GATEWAY, commit_accepted and commit_refused to RANK, admit_request and release_request,
+/// view_recorded. While writing fails, requests are refused, and running ones wait or end at their
+/// deadlines with what had been written.
 ///
 /// What GATEWAY has acknowledged is forgotten token by token no later than the request. Owned by
 /// one shell, used on its thread only.

@@ -150,8 +150,8 @@ void journal_core::hold(std::uint64_t position, request_id id, any_effect effect
     held_.push_back({position, id, std::move(effect)});
 }
 
-/// Effects leave in the order in which they were held; each of them waits for a position that is
-/// not below that of any before it.
+/// Effects leave in the order in which they were held: one that waits for an older position than
+/// one before it leaves with that.
 void journal_core::settle(outbox& out) {
   for (; !writing_.empty() && writing_.front().position <= written_; writing_.pop_front()) {
     const writing_tokens& w = writing_.front();
@@ -310,7 +310,8 @@ void journal_core::take_over(const journal_image& from, instant now) {
     ++(made->closed ? counts_.closed : counts_.open);
     requests_.emplace(id, std::move(made));
   }
-  // A choice of a request that was not closed may have been the last to end.
+  // A choice of a request that was not closed may have been the last to end. The file that is begun
+  // next says so.
   for (auto& [id, r] : requests_)
     if (!r->closed && std::all_of(r->choices.begin(), r->choices.end(), [](const choice& c) {
           return c.ended();
@@ -318,7 +319,6 @@ void journal_core::take_over(const journal_image& from, instant now) {
       r->closed = true;
       --counts_.open;
       ++counts_.closed;
-      record_closed(*r, {}, now);
     }
 }
 

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace di::engine {
 namespace {
 
@@ -276,6 +278,76 @@ TEST_F(fixture, goes_on_where_an_earlier_life_stopped) {
   written(core);
   EXPECT_EQ(only<proto::commit_accepted>(out).next_index, 3U);
   EXPECT_EQ(core.on(proto::get_journal{}).value().repeated, 2U);
+}
+
+/// A rank that has dropped an attempt never takes it again.
+TEST_F(fixture, lets_ranks_drop_a_request_only_when_its_end_is_written) {
+  journal_core core{options()};
+  core.start(now, out);
+  ASSERT_TRUE(core.on(request(1), now, out));
+  ASSERT_TRUE(core.on(proto::request_admitted{request_id{1}, 1, true, rank_id{2}, incarnation{20}},
+                      now, out));
+  written(core);
+  out.take();
+  ASSERT_TRUE(core.on(proto::cancel_request{request_id{1}}, now, out));
+  ASSERT_TRUE(core.on(tokens(1, 0, {7}), now, out));
+  EXPECT_TRUE(sent<proto::release_request>(out).empty());
+  EXPECT_TRUE(sent<proto::commit_refused>(out).empty());
+  EXPECT_FALSE(disk.found().requests.at(request_id{1}).closed) << "what a later life would find";
+  written(core);
+  EXPECT_TRUE(only<proto::release_request>(out).withdraw);
+  ASSERT_TRUE(core.on(tokens(1, 0, {7}), now, out)); // it asks again
+  EXPECT_EQ(sent<proto::commit_refused>(out).size(), 1U);
+}
+
+TEST_F(fixture, opens_requests_beside_any_number_that_are_kept) {
+  auto o = options();
+  o.open_max = 2;
+  journal_core core{o};
+  core.start(now, out);
+  written(core);
+  for (std::uint64_t id = 1; id <= 5; ++id) { // nobody says that they are delivered
+    ASSERT_TRUE(core.on(request(id), now, out));
+    ASSERT_TRUE(core.on(tokens(id, 0, {7, 8}, true), now, out));
+    written(core);
+  }
+  EXPECT_TRUE(sent<proto::request_closed>(out).empty());
+  EXPECT_EQ(core.on(proto::get_journal{}).value().closed, 5U);
+  for (std::uint64_t id = 6; id <= 8; ++id)
+    ASSERT_TRUE(core.on(request(id), now, out));
+  EXPECT_EQ(only<proto::request_closed>(out).request, request_id{8}) << "two are open";
+  core.check();
+}
+
+/// All choices had ended, but the life before did not say so.
+TEST_F(fixture, begins_its_file_before_it_writes_to_it) {
+  struct strict final : journal_sink {
+    void append(std::uint64_t, std::uint64_t, any_record) override { EXPECT_TRUE(begun); }
+    void begin_file(std::uint64_t, std::uint64_t, std::vector<any_record> all) override {
+      begun = true;
+      snapshot = std::move(all);
+    }
+    bool begun = false;
+    std::vector<any_record> snapshot;
+  } strict_disk;
+  journal_image found;
+  request_image& had = found.requests[request_id{1}];
+  had.spec = request(1).spec;
+  had.keep = true;
+  had.choices.resize(1);
+  had.choices[0].tokens = {7};
+  had.choices[0].end.reason = proto::finish_reason::stop;
+  auto o = options(found);
+  o.sink = &strict_disk;
+  journal_core core{o};
+  core.start(now, out);
+  core.check();
+  EXPECT_TRUE(sent<proto::admit_request>(out).empty());
+  const auto closed =
+      std::count_if(strict_disk.snapshot.begin(), strict_disk.snapshot.end(), [](const auto& r) {
+        return std::holds_alternative<journal_record::closed>(r);
+      });
+  EXPECT_EQ(closed, 1);
 }
 
 } // namespace
