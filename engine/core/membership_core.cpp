@@ -354,8 +354,9 @@ void membership_core::check() const {
   DI_CHECK(view_->view.v >= 1 && view_->view <= highest_);
   for (std::size_t i = 1; i < view_->members.size(); ++i)
     DI_CHECK(view_->members[i - 1].rank < view_->members[i].rank);
+  // Lives that are over leave with the next view, or stay as dead ones (restart).
   for (const auto& m : view_->members)
-    DI_CHECK(!is_over(m.rank, m.life));
+    DI_CHECK(next_ || dead_.contains(m.rank) || !is_over(m.rank, m.life));
 }
 
 } // namespace di::engine
