@@ -233,7 +233,13 @@ class RunTest(unittest.TestCase):
         for inode in segments:
             nodes = {name in ("rank 0", "rank 1") for name in writers[inode] + readers.get(inode, [])}
             self.assertEqual(len(nodes), 1, (writers[inode], readers.get(inode)))
-        self.assertEqual([f for _, _, files in os.walk(run.runtime) for f in files if f.endswith(".sock")], [])
+        sockets = [f for _, _, files in os.walk(run.runtime) for f in files if f.endswith(".sock")]
+        self.assertEqual(sockets, ["admin.sock"])  # of dilaunch itself
+        run.p.send_signal(signal.SIGINT)
+        run.until(lambda r: b"a second signal aborts" in r.err)
+        run.p.send_signal(signal.SIGINT)
+        run.finish(20)
+        self.assertEqual(run.leftovers(pids.values()), [])
 
 
 if __name__ == "__main__":
