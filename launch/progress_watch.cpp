@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <dirent.h>
 #include <memory>
 #include <sys/wait.h>
@@ -54,19 +55,31 @@ std::size_t read_line(const std::string& path, std::array<char, 512>& into) {
   return n;
 }
 
-/// Whether a thread's stat line says that it waits without being killable: for a disk.
-bool waits_for_disk(const char* stat) {
-  const char* end = nullptr;
-  for (const char* c = stat; *c; ++c)
-    if (*c == ')')
-      end = c;
-  return end && end[1] == ' ' && end[2] == 'D';
+/// What a thread's stat line says.
+struct stat_words {
+  char state = '?';        ///< R: ready; D: waits without being killable, for a disk
+  std::int64_t faults = 0; ///< pages read from a disk
+};
+
+stat_words stat_of(const char* line) {
+  constexpr int fault_word = 9; // the state is word 0: what is before may hold blanks
+  const char* at = std::strrchr(line, ')');
+  if (!at || at[1] != ' ')
+    return {};
+  stat_words out;
+  out.state = *(at += 2);
+  for (int word = 0; at && word < fault_word; ++word)
+    if ((at = std::strchr(at, ' ')))
+      ++at;
+  out.faults = at ? std::strtoll(at, nullptr, 10) : 0;
+  return out;
 }
 
 } // namespace
 
 process_view process_view_of(pid_t pid) {
   process_view out;
+  out.began_ns = progress_cell::clock_ns();
   const auto tasks = fmt::format("/proc/{}/task", pid);
   const std::unique_ptr<DIR, int (*)(DIR*)> all{::opendir(tasks.c_str()),
                                                 [](DIR* d) { return ::closedir(d); }};
@@ -75,16 +88,22 @@ process_view process_view_of(pid_t pid) {
     const auto thread = std::strtoll(entry->d_name, nullptr, 10);
     if (thread <= 0)
       continue;
+    thread_view v;
+    // The state first: a wait that ends in between is told twice, not left out.
+    if (read_line(fmt::format("{}/{}/stat", tasks, thread), text) > 0) {
+      const auto words = stat_of(text.data());
+      v.ready = words.state == 'R';
+      v.faults = words.faults;
+      out.disk = out.disk || words.state == 'D';
+    }
     if (read_line(fmt::format("{}/{}/schedstat", tasks, thread), text) > 0) {
       char* rest = nullptr;
-      thread_view v;
       v.cpu_ns = std::strtoll(text.data(), &rest, 10);
       v.delay_ns = std::strtoll(rest, nullptr, 10);
       out.threads[thread] = v;
     }
-    if (read_line(fmt::format("{}/{}/stat", tasks, thread), text) > 0)
-      out.disk = out.disk || waits_for_disk(text.data());
   }
+  out.ended_ns = progress_cell::clock_ns();
   return out;
 }
 
@@ -151,10 +170,14 @@ void progress_watch::look_at(const std::string& child, watched& w) {
       [&](std::size_t cell) { return p99_of(words->cells[cell], cells[cell].phase); });
   if (!found)
     return;
+  // It may have come on while the kernel was asked.
+  const auto still = view_of(words->cells[found->cell]);
+  if (!still || still->count != cells[found->cell].count)
+    return;
   const auto name = phase_name(found->phase);
   stuck_(child, name, static_cast<std::uint32_t>(found->stuck.count()),
          found->stopped ? fmt::format("it was stopped by a signal while in {}", name)
-                        : fmt::format("no progress in {} for {} ms in which it could run; "
+                        : fmt::format("no progress in {} for {} ms in which nothing kept it; "
                                       "its limit is {} ms",
                                       name, found->stuck.count(), found->limit.count()));
 }

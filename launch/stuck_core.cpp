@@ -30,6 +30,20 @@ std::int64_t cpu_ns(const process_view& p) {
   return sum;
 }
 
+/// Of one thread that was there before, or that came since.
+thread_view before(const process_view& p, std::int64_t thread) {
+  const auto found = p.threads.find(thread);
+  return found == p.threads.end() ? thread_view{} : found->second;
+}
+
+/// Processor time of the busiest thread.
+std::int64_t most_cpu_ns(const process_view& from, const process_view& to) {
+  std::int64_t most = 0;
+  for (const auto& [thread, v] : to.threads)
+    most = std::max(most, v.cpu_ns - before(from, thread).cpu_ns);
+  return most;
+}
+
 } // namespace
 
 std::optional<stuck_report> stuck_core::look(std::int64_t now_ns, std::span<const cell_view> cells,
@@ -58,8 +72,10 @@ std::optional<stuck_report> stuck_core::look(std::int64_t now_ns, std::span<cons
     return stuck_report{0, 0, ms(stopped_ns_), options_.after, true};
   }
   stopped_ns_ = 0;
+  const auto every = ns(options_.look_every);
+  const auto late = since > every + ns(options_.look_late) ? since - every / 8 : 0;
   for (std::size_t i = 0; i < cells.size(); ++i)
-    if (auto found = look_at(i, now_ns, cells[i], since - counted, ask, usual))
+    if (auto found = look_at(i, now_ns, cells[i], late, ask, usual))
       return found;
   return std::nullopt;
 }
@@ -76,37 +92,46 @@ std::optional<stuck_report> stuck_core::look_at(std::size_t cell, std::int64_t n
     return std::nullopt;
   if (!s.noticed) {
     s.noticed = true;
-    s.since_ns = s.asked_ns = now_ns;
-    s.base = ask();
+    s.first = s.last = ask();
     return std::nullopt;
   }
-  s.excused_ns += late_ns;
+  s.late_ns += late_ns;
   const auto p99 = usual(cell);
   const auto limit = std::max(ns(options_.after), p99 ? std::int64_t{options_.factor} * *p99
                                                       : ns(options_.unknown_after));
-  const auto so_far = [&] { return now_ns - s.since_ns - s.excused_ns - s.delayed_ns; };
-  // A hang that the processors' load hides shows by its own use of them, asked for now and then.
-  if (so_far() < limit && now_ns - s.asked_ns < cpu_limits * limit)
+  const auto since = now_ns - s.last.ended_ns;
+  if (since < ns(options_.ask_every) && s.slept_ns + since - s.late_ns < limit)
     return std::nullopt;
-  const auto there = ask();
-  std::int64_t most_cpu = 0;
-  s.delayed_ns = 0;
-  for (const auto& [thread, v] : there.threads) {
-    const auto before = s.base.threads.find(thread);
-    const auto b = before == s.base.threads.end() ? thread_view{} : before->second;
-    s.delayed_ns += v.delay_ns - b.delay_ns;
-    most_cpu = std::max(most_cpu, v.cpu_ns - b.cpu_ns);
-  }
-  if (there.disk) { // since the last question, as far as anyone can say
-    const auto more = std::min(now_ns - s.asked_ns, ns(options_.disk_max) - s.disk_ns);
-    s.disk_ns += more;
-    s.excused_ns += more;
-  }
-  s.asked_ns = now_ns;
-  if ((so_far() < limit && most_cpu < cpu_limits * limit) || now_ns < s.next_report_ns)
+  count(s, now_ns, ask());
+  const auto computed = most_cpu_ns(s.first, s.last) - s.disk_ns;
+  const bool loops = computed >= cpu_limits * limit;
+  if ((s.slept_ns < limit && !loops) || now_ns < s.next_report_ns)
     return std::nullopt;
   s.next_report_ns = now_ns + report_every_ns;
-  return stuck_report{cell, c.phase, ms(std::max(so_far(), most_cpu)), ms(limit), false};
+  return stuck_report{cell, c.phase, ms(loops ? computed : s.slept_ns), ms(limit), false};
+}
+
+void stuck_core::count(state& s, std::int64_t now_ns, process_view there) const {
+  // What went by between the look and its question shows as a late look only at the next one.
+  const auto span = std::max<std::int64_t>(std::min(now_ns, there.began_ns) - s.last.ended_ns, 0);
+  std::int64_t waited = 0;
+  bool disk = there.disk;
+  for (const auto& [thread, v] : there.threads) {
+    const auto b = before(s.last, thread);
+    const auto told = v.delay_ns - b.delay_ns;
+    waited += v.ready ? std::max(told, span - (v.cpu_ns - b.cpu_ns)) : told;
+    disk = disk || v.faults > b.faults;
+  }
+  const auto excused = s.late_ns + waited + most_cpu_ns(s.last, there);
+  auto counts = std::max<std::int64_t>(span - excused, 0);
+  if (disk) {
+    const auto more = std::min(span, ns(options_.disk_max) - s.disk_ns);
+    s.disk_ns += more;
+    counts = std::max<std::int64_t>(counts - more, 0);
+  }
+  s.slept_ns += counts;
+  s.late_ns = 0;
+  s.last = std::move(there);
 }
 
 } // namespace di::launch

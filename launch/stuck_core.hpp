@@ -19,7 +19,9 @@ struct stuck_options {
   unsigned factor = 6;     ///< times the p99 of the phase
   ms unknown_after{2'000}; ///< limit of phases that were seen too seldom
   ms notice{60};           ///< what lasts less is not looked at
-  ms look_every{25};       ///< looks that come later than twice this excuse the rest
+  ms look_every{25};       ///< the watcher's own period
+  ms look_late{10};        ///< a look that comes later than this says that the host is busy
+  ms ask_every{50};        ///< the kernel, about what was noticed
   ms disk_max{10'000};     ///< waiting for a disk is excused so long
   friend bool operator==(const stuck_options&, const stuck_options&) = default;
 };
@@ -34,11 +36,14 @@ struct cell_view {
 /// What the kernel says about one thread.
 struct thread_view {
   std::int64_t cpu_ns = 0;   ///< [ns] it ran
-  std::int64_t delay_ns = 0; ///< [ns] it could have run but another did
+  std::int64_t delay_ns = 0; ///< [ns] it could have run but another did, without a wait of now
+  std::int64_t faults = 0;   ///< pages that it had to read from a disk
+  bool ready = false;        ///< runs, or waits for a processor
 };
 struct process_view {
   std::map<std::int64_t, thread_view> threads; ///< by number
   bool disk = false;                           ///< one of them waits for a disk now
+  std::int64_t began_ns = 0, ended_ns = 0;     ///< [ns] the question itself may take long
 };
 
 struct stuck_report {
@@ -51,10 +56,16 @@ struct stuck_report {
 
 /// One life of one process.
 ///
-/// Time counts from the first look that notices a phase (options.notice old), less what the kernel
-/// or this watcher took away: the threads' waits for a processor, waits for a disk, late looks.
-/// Stopped (state T) counts in full. A thread that alone used four limits of processor time counts
-/// as well, however busy the processors are.
+/// A slow host is no hang. Of the time after the first look that notices a phase (options.notice
+/// old), split into the spans between two questions to the kernel, only that part counts in which
+/// the whole process slept:
+/// - waits of its threads for a processor do not count. The kernel tells them when they are over;
+///   a thread that is ready now and did not run all the span may have waited for the rest of it;
+/// - nor spans in which a thread waits for a disk or read a page from one (up to disk_max);
+/// - nor looks that came late: a watcher that waits for a processor is not alone in that. They
+///   count an eighth of a look, so that a deadlock on a host that is always busy is found at last;
+/// - time in which a thread computes counts by itself: four limits of it are an endless loop.
+/// Stopped (state T) counts in full.
 class stuck_core {
 public:
   using ask_fn = std::function<process_view()>;
@@ -72,14 +83,13 @@ private:
   struct state {
     std::uint64_t count = 0;
     bool noticed = false;
-    std::int64_t since_ns = 0;   ///< when it was noticed
-    std::int64_t excused_ns = 0; ///< by late looks and disks
-    std::int64_t delayed_ns = 0; ///< by other processes, as of the last question
-    std::int64_t asked_ns = 0;   ///< when
-    std::int64_t disk_ns = 0;
+    std::int64_t slept_ns = 0; ///< what counts, as of the last question
+    std::int64_t late_ns = 0;  ///< of looks since then
+    std::int64_t disk_ns = 0;  ///< excused
     std::int64_t next_report_ns = 0;
-    process_view base;
+    process_view first, last;
   };
+  void count(state& s, std::int64_t now_ns, process_view there) const;
   std::optional<stuck_report> look_at(std::size_t cell, std::int64_t now_ns, const cell_view& c,
                                       std::int64_t late_ns, const ask_fn& ask,
                                       const usual_fn& usual);
@@ -87,7 +97,7 @@ private:
   stuck_options options_;
   std::int64_t last_look_ns_ = 0;
   std::int64_t stopped_ns_ = 0; ///< for how long
-  process_view stop_base_; ///< when it was first seen stopped
+  process_view stop_base_;      ///< when it was first seen stopped
   std::int64_t next_stop_report_ns_ = 0;
   std::vector<state> states_;
 };

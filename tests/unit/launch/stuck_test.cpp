@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What counts as a hang, and what does not.
+#include "launch/progress_watch.hpp"
 #include "launch/stuck_core.hpp"
 
 #include <gtest/gtest.h>
+
+#include <csignal>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace di::launch {
 namespace {
@@ -14,8 +20,9 @@ struct world {
   stuck_core core{stuck_options{}};
   std::int64_t now = 1'000 * ms;
   cell_view cell;
-  bool stopped = false, disk = false;
-  double delayed = 0, running = 0; ///< share of time
+  bool stopped = false, disk = false, ready = false;
+  std::int64_t faults = 0, asking = 0; ///< [ns] that a question takes
+  double delayed = 0, running = 0;     ///< share of time
   std::optional<std::int64_t> p99 = 2 * ms;
   std::int64_t cpu = 0, delay = 0;
   int asked = 0;
@@ -30,7 +37,7 @@ struct world {
         now, std::span{&cell, 1}, stopped,
         [&] {
           ++asked;
-          return process_view{{{1, {cpu, delay}}}, disk};
+          return process_view{{{1, {cpu, delay, faults, ready}}, {2, {}}}, disk, now, now + asking};
         },
         [&](std::size_t) { return p99; });
   }
@@ -84,8 +91,65 @@ TEST(stuck_core, reports_an_endless_loop_on_busy_processors_too) {
   w.running = 0.25;
   w.delayed = 0.75;
   const auto took = w.stuck_within(10'000);
-  EXPECT_GT(took, 500);
-  EXPECT_LE(took, 1'600);
+  EXPECT_GT(took, 4'000);
+  EXPECT_LE(took, 4'400);
+}
+
+TEST(stuck_core, gives_a_thread_that_computes_four_limits) {
+  world w;
+  w.begin();
+  w.running = 1;
+  w.ready = true;
+  const auto took = w.stuck_within(10'000);
+  EXPECT_GT(took, 1'000);
+  EXPECT_LE(took, 1'200);
+}
+
+TEST(stuck_core, excuses_a_wait_for_a_processor_that_the_kernel_has_not_told_yet) {
+  world w;
+  w.begin();
+  w.ready = true; // and neither runs nor is told to have waited
+  EXPECT_EQ(w.stuck_within(20'000), -1);
+  w.ready = false; // it slept since: its wait is told now, all at once
+  w.delay += 20'000 * ms;
+  const auto took = w.stuck_within(1'000);
+  EXPECT_GE(took, 250);
+  EXPECT_LE(took, 400);
+}
+
+TEST(stuck_core, excuses_no_more_than_the_span_in_which_a_wait_was_told) {
+  world w;
+  w.begin();
+  EXPECT_EQ(w.stuck_within(150), -1);
+  w.delay += 500 * ms;
+  EXPECT_LE(w.stuck_within(1'000), 300);
+}
+
+TEST(stuck_core, excuses_pages_that_are_read_from_a_disk) {
+  world w;
+  w.begin();
+  for (int i = 0; i < 300; ++i) {
+    ++w.faults; // asleep again whenever it is looked at
+    EXPECT_FALSE(w.look());
+  }
+  EXPECT_GT(w.stuck_within(1'000), 200);
+}
+
+TEST(stuck_core, does_not_count_the_time_that_a_question_takes) {
+  world w;
+  w.begin();
+  w.asking = 20 * ms;
+  EXPECT_GT(w.stuck_within(5'000), 400);
+}
+
+TEST(stuck_core, hardly_counts_looks_that_are_late_but_finds_a_deadlock_on_a_busy_host_at_last) {
+  world w;
+  w.begin();
+  const auto began = w.now;
+  while (!w.look(45 * ms) && w.now - began < 60'000 * ms) {
+  }
+  EXPECT_GT(w.now - began, 2'000 * ms);
+  EXPECT_LT(w.now - began, 6'000 * ms);
 }
 
 TEST(stuck_core, never_expels_a_process_that_the_processors_keep_waiting) {
@@ -161,6 +225,28 @@ TEST(stuck_core, asks_the_kernel_seldom_and_repeats_itself_once_a_second) {
     reports += w.look() ? 1 : 0;
   EXPECT_GE(reports, 4);
   EXPECT_LE(reports, 5);
+}
+
+TEST(process_view, tells_who_runs_and_who_sleeps) {
+  const auto busy = process_view_of(::getpid());
+  ASSERT_TRUE(busy.threads.count(::getpid()));
+  EXPECT_TRUE(busy.threads.at(::getpid()).ready);
+  EXPECT_GT(busy.threads.at(::getpid()).cpu_ns, 0);
+  EXPECT_GE(busy.ended_ns, busy.began_ns);
+  const auto pid = ::fork();
+  if (pid == 0)
+    while (true)
+      ::pause();
+  bool slept = false;
+  for (int i = 0; i < 20'000 && !slept; ++i) { // until it has come to its pause
+    ::poll(nullptr, 0, 1);
+    const auto there = process_view_of(pid);
+    slept = there.threads.count(pid) && !there.threads.at(pid).ready;
+  }
+  EXPECT_TRUE(slept);
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_TRUE(process_view_of(pid).threads.empty());
 }
 
 TEST(stuck_core, lets_a_process_that_comes_on_begin_anew) {
