@@ -123,55 +123,6 @@ result<void> journal_core::on(const proto::request_admitted& m, instant now, out
   return {};
 }
 
-/// Somebody has the attempt. @return false: that life is no more, and another attempt was opened
-bool journal_core::place(request& r, const life_of_rank& who, instant now, outbox& out) {
-  r.placed = who;
-  record_attempt(r, now);
-  if (!has_left(who) || planted("no_attempt_fence"))
-    return true;
-  next_attempt(r, now, out);
-  return false;
-}
-
-/// The owner is gone: from now on its tokens are refused, and another rank goes on.
-void journal_core::next_attempt(request& r, instant now, outbox& out) {
-  ++r.attempt;
-  r.placed.reset();
-  r.admitted = false;
-  r.wait = options_.resend_after;
-  out.count("di_journal_attempts_opened_total");
-  admit(r, now, out);
-}
-
-result<void> journal_core::on(const proto::view_committed& m, instant now, outbox& out) {
-  if (m.view <= view_)
-    return {};
-  std::set<life_of_rank> members;
-  for (const proto::view_member& member : m.members)
-    members.insert({member.rank, member.life});
-  if (std::exchange(view_, m.view) == epoch{}) // lives that an earlier life of control knew
-    for (const auto& [id, r] : requests_)
-      if (r->placed)
-        members_.insert(*r->placed);
-  for (const life_of_rank& who : members_)
-    if (!members.contains(who) && left_.insert(who).second)
-      left_order_.push_back(who);
-  for (; left_order_.size() > options_.left_kept; left_order_.pop_front())
-    left_.erase(left_order_.front());
-  members_ = std::move(members);
-  for (auto& [id, r] : requests_) {
-    if (r->closed)
-      continue;
-    if (r->placed && has_left(*r->placed) && !planted("victims_forgotten")) {
-      next_attempt(*r, now, out);
-    } else if (!r->placed) { // what SCHEDULER said of it may be lost: ask again
-      r->admitted = false;
-      admit(*r, now, out);
-    }
-  }
-  return {};
-}
-
 result<void> journal_core::on(const proto::admission_refused& m, instant now, outbox& out) {
   request* r = find(m.request);
   if (!r || r->attempt != m.attempt || r->closed)
@@ -198,7 +149,8 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
       return {};
     }
   }
-  const bool alive = !current || r->closed || place(*r, {m.rank, m.life}, now, out);
+  const bool alive = !current || r->closed
+                     || (place(*r, {m.rank, m.life}, now, out) && !goes_astray(*r, m, now, out));
   if (!current || r->closed || !alive) {
     ++counts_.refused;
     out.count("di_journal_commits_refused_total");
@@ -229,6 +181,7 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
     if (!r->spec.prefix_recorded && r->spec.prefix == proto::prefix_mode::bounded) {
       r->spec.prefix_tokens = m.prefix_tokens;
       r->spec.prefix_recorded = true;
+      r->prefix_of = {m.rank, m.life};
     }
     append(*r, m, known, now);
     c.rank = m.rank;

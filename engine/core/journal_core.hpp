@@ -28,6 +28,7 @@ struct journal_options {
   std::uint32_t closed_kept = 1 << 20; ///< runs of numbers of closed requests remembered
   std::uint32_t left_kept = 4096;      ///< lives that left the view remembered
   duration resend_after = std::chrono::milliseconds{250}; ///< then twice as long, up to 8 s
+  duration gap_after = std::chrono::seconds{5}; ///< tokens missing for so long are never sent
   journal_sink* sink = nullptr; ///< outlives the core; null: all is kept in memory alone
   run_identity run;             ///< for the records
   /// [bytes] A file that is larger than this and twice what still counts is replaced.
@@ -46,6 +47,7 @@ struct journal_options {
 ///   admitting | running --cancel_request | deadline | corrupt tokens-->  closed
 ///   admitting | running --admission_refused-->                           closed
 ///   admitting | running --its rank's life left the view-->               admitting, attempt + 1
+///   running             --its rank's tokens never fit-->                 admitting, attempt + 1
 ///   closed              --all releases acknowledged-->                   forgotten (but its number)
 // clang-format on
 ///
@@ -96,6 +98,7 @@ private:
   bool has_left(const life_of_rank& who) const { return left_.contains(who); }
   bool place(request& r, const life_of_rank& who, instant now, outbox& out);
   void next_attempt(request& r, instant now, outbox& out);
+  bool goes_astray(request& r, const proto::tokens_committed& m, instant now, outbox& out);
   void append(request& r, const proto::tokens_committed& m, std::uint32_t skip, instant now);
   void release(request& r, std::uint32_t which, std::uint32_t from, instant now, outbox& out);
   void release(request& r, std::uint32_t which, std::uint32_t from, std::uint32_t to, instant now,

@@ -19,8 +19,9 @@ struct journal_core::choice {
   std::uint64_t position = 0; ///< of its last record
   std::uint32_t settled = 0;  ///< output index that is written up to
   bool end_settled = false;
-  instant released; ///< last time that something was sent to GATEWAY
-  duration wait{};  ///< until it is sent again
+  std::optional<instant> gap_since; ///< tokens before those that come are missing
+  instant released;                 ///< last time that something was sent to GATEWAY
+  duration wait{};                  ///< until it is sent again
 
   bool ended() const noexcept { return end.reason != proto::finish_reason::none; }
   std::uint32_t next() const noexcept { return static_cast<std::uint32_t>(tokens.size()); }
@@ -30,7 +31,8 @@ struct journal_core::request {
   proto::request_spec spec;
   std::uint32_t attempt = 1;
   std::vector<choice> choices;
-  std::optional<life_of_rank> placed; ///< who owns the attempt
+  std::optional<life_of_rank> placed;    ///< who owns the attempt
+  std::optional<life_of_rank> prefix_of; ///< whose bounded prefix was recorded in this life
   bool admitted = false;
   bool closed = false;
   bool keep = false;          ///< until answer_delivered

@@ -118,6 +118,53 @@ TEST(journal_core, opens_the_next_attempt_when_the_placement_is_known_after_the_
   core.check();
 }
 
+/// Control died before it had written who has the attempt; now two ranks have it.
+TEST(journal_core, mixes_no_tokens_that_were_computed_behind_different_prefixes) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(view_of(1, two_ranks), {}, out));
+  auto spec = request(1);
+  spec.prefix = proto::prefix_mode::bounded;
+  ASSERT_TRUE(core.on(proto::open_request{spec}, {}, out));
+  auto first = from(two_ranks[0], tokens(1, 0, {7}));
+  first.prefix_tokens = 256;
+  ASSERT_TRUE(core.on(first, {}, out));
+  out.take();
+  ASSERT_TRUE(core.on(from(two_ranks[1], tokens(1, 0, {7, 9})), {}, out)); // behind no prefix
+  EXPECT_TRUE(sent<proto::tokens_released>(out).empty());
+  EXPECT_EQ(sent<proto::commit_refused>(out).size(), 1U);
+  const auto again = only<proto::admit_request>(out);
+  EXPECT_EQ(again.attempt, 2U);
+  EXPECT_EQ(again.spec.prefix_tokens, 256U);
+  ASSERT_EQ(again.progress.size(), 1U);
+  EXPECT_EQ(again.progress[0].tokens, (std::vector<token_id>{7}));
+  core.check();
+}
+
+/// An earlier life accepted two tokens in memory alone.
+TEST(journal_core, opens_the_next_attempt_when_a_rank_never_sends_what_is_missing) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(view_of(1, two_ranks), {}, out));
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out));
+  ASSERT_TRUE(core.on(from(two_ranks[0], tokens(1, 0, {7})), {}, out));
+  out.take();
+  const auto at = [](int s) { return instant{} + std::chrono::seconds{s}; };
+  const auto ahead = from(two_ranks[0], tokens(1, 3, {5}));
+  ASSERT_TRUE(core.on(ahead, at(1), out)); // mail may have been lost
+  EXPECT_EQ(only<proto::commit_accepted>(out).next_index, 1U);
+  ASSERT_TRUE(core.on(from(two_ranks[0], tokens(1, 1, {8})), at(5), out)); // it had been
+  ASSERT_TRUE(core.on(ahead, at(7), out));
+  ASSERT_TRUE(core.on(ahead, at(11), out));
+  EXPECT_TRUE(sent<proto::admit_request>(out).empty());
+  ASSERT_TRUE(core.on(ahead, at(12), out));
+  const auto again = only<proto::admit_request>(out);
+  EXPECT_EQ(again.attempt, 2U);
+  ASSERT_EQ(again.progress.size(), 1U);
+  EXPECT_EQ(again.progress[0].tokens, (std::vector<token_id>{7, 8}));
+  core.check();
+}
+
 TEST(scheduler_core, keeps_its_queue_and_forgets_what_a_lost_rank_had) {
   scheduler_options options;
   options.assigned_per_rank_max = 1;
