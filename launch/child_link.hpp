@@ -52,7 +52,8 @@ result<node_word> parse_node_word(std::string_view line);
 /// Child to node process, besides its child_status lines. All are of the control process.
 enum class child_word_kind : std::uint8_t {
   start_rank,  ///< a fresh life of `rank` on `node`; answered with `number`
-  kill_rank,   ///< end `life` of `rank` on `node`: SIGKILL, or SIGTERM if `politely`
+  kill_rank,   ///< end `life` of `rank` on `node`: SIGKILL, or SIGTERM if `politely`; rank_exited
+               ///< follows, at once if that life is gone
   admin_reply, ///< `what` is a line for connection `number`; `last`: then close it
 };
 struct child_word {

@@ -121,9 +121,16 @@ void cluster::start_again(const child_word& order) {
 }
 
 void cluster::kill_rank(const child_word& order) {
-  if (order.rank >= ranks_.size() || !ranks_[order.rank].running
-      || ranks_[order.rank].id.life != order.life)
+  if (order.rank >= ranks_.size())
     return;
+  if (const auto& lives = ranks_[order.rank]; !lives.running || lives.id.life != order.life) {
+    // Control missed its end, perhaps because it was itself away: else it would ask for ever.
+    auto word = about(node_word_kind::rank_exited, order.rank);
+    word.life = order.life;
+    word.state.signal = SIGKILL;
+    word.what = fmt::format("{}: this life is gone", rank_name(order.rank));
+    return tell_control(word);
+  }
   const int number = order.politely ? SIGTERM : SIGKILL;
   log_.note(fmt::format("{} gets signal {}: {}", rank_name(order.rank), number, order.what));
   if (const auto node = o_.plan.ranks[order.rank].node; node == 0)

@@ -35,7 +35,8 @@ std::string behaviour(const std::string& name) {
 }
 
 /// Stands in for KEEPER. `keep:N`: starts dead ranks again, is done when N have started. `quit:W`:
-/// gives up with W when a rank has ended. `tell`: only repeats what it hears.
+/// gives up with W when a rank has ended. `fence`: kills whom it hears of as ended, once. `tell`:
+/// only repeats what it hears.
 [[noreturn]] void keep(const std::string& act) {
   const auto wanted = act.starts_with("keep:") ? std::atoi(act.c_str() + 5) : -1;
   int started = 0;
@@ -56,6 +57,15 @@ std::string behaviour(const std::string& name) {
                                order.rank = w.rank;
                                order.node = w.node;
                                order.number = 7;
+                               tell_node(order);
+                             }
+                             if (w.kind == node_word_kind::rank_exited && act == "fence"
+                                 && !w.what.ends_with("is gone")) {
+                               child_word order;
+                               order.kind = child_word_kind::kill_rank;
+                               order.rank = w.rank;
+                               order.node = w.node;
+                               order.life = w.life;
                                tell_node(order);
                              }
                              if (w.kind == node_word_kind::rank_started && ++started == wanted)
@@ -98,7 +108,7 @@ int child(const std::string& role, const std::string& index) {
     return std::atoi(act.c_str() + 4);
   if (act == "segv")
     ::raise(SIGSEGV);
-  if (act == "tell" || act.starts_with("keep:") || act.starts_with("quit:"))
+  if (act == "tell" || act == "fence" || act.starts_with("keep:") || act.starts_with("quit:"))
     keep(act);
   if (act == "print") {
     std::cout << "answer" << std::endl;
