@@ -113,9 +113,12 @@ void agent_host::read_mail() {
       if (node != nodes_.end() && report.ok())
         events_.report(node->second, *report);
     } else if (const auto* down = mail.body.as<proto::actor_down>()) {
-      const auto node = nodes_.find(down->path);
-      if (node != nodes_.end() && gone_.insert(node->second).second)
-        events_.lost(node->second, fmt::format("agent of node {}: {}", node->second, down->what));
+      const auto found = nodes_.find(down->path);
+      if (found == nodes_.end())
+        continue;
+      const auto node = found->second;
+      nodes_.erase(found); // another agent may be this node from now on
+      events_.lost(node, fmt::format("agent of node {}: {}", node, down->what));
     }
   }
 }

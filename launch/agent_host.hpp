@@ -46,8 +46,7 @@ private:
   joined_fn joined_;
   bus::peer self_;
   std::shared_ptr<mail_queue> mail_ = std::make_shared<mail_queue>();
-  std::map<address, std::uint32_t> nodes_; ///< agent's prefix -> node
-  std::set<std::uint32_t> gone_;
+  std::map<address, std::uint32_t> nodes_;   ///< agent's prefix -> node, while it is there
   std::shared_ptr<bus::post_office> office_; ///< last: its thread fills mail_
 };
 

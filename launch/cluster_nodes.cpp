@@ -72,7 +72,7 @@ void cluster::take_cores(std::uint32_t node, std::uint32_t cores) {
 }
 
 void cluster::on_report(std::uint32_t node, const node_report& r) {
-  if (!remotes_.contains(node))
+  if (!remotes_.contains(node) || nodes_going_.contains(node))
     return; // it was given up
   beats_.heard(node, clock::now().time_since_epoch());
   const auto rank = rank_of(r.name);
@@ -113,8 +113,10 @@ void cluster::on_report(std::uint32_t node, const node_report& r) {
   case report_kind::failed: {
     const auto words = fmt::format("node {} ({}): {}{}{}", node, o_.plan.nodes[node].host, r.name,
                                    r.name.empty() ? "" : ": ", r.text);
-    if (!formed_ || !known)
+    if (!formed_)
       return end(exit_gave_up, words);
+    if (!known) // a node process that cannot go on ends, and is lost
+      return log_.note(words);
     rank_lost(*rank, words);
     return on_exit(r.name, {255, 0}, words);
   }
@@ -122,10 +124,13 @@ void cluster::on_report(std::uint32_t node, const node_report& r) {
 }
 
 void cluster::on_node_lost(std::uint32_t node, const std::string& words) {
+  if (!remotes_.contains(node) || !nodes_going_.insert(node).second)
+    return; // silence and death of the same node process
   const auto why = fmt::format("{} (host {})", words, o_.plan.nodes[node].host);
   // The object is in a callback of its own; it goes when the loop comes round.
   loop_.at(clock::now(), [this, node] {
     remotes_.erase(node);
+    nodes_going_.erase(node);
     if (ending_)
       stop_if_empty();
     else if (formed_)

@@ -21,16 +21,22 @@ child_events rank_host::events_with(child_events events) {
   events.exited = [this, exited = std::move(exited)](const std::string& child, exit_state state,
                                                      const std::string& words) {
     if (const auto at = lives_.find(child); at != lives_.end()) {
-      node_word gone;
-      gone.kind = node_word_kind::reaped;
-      gone.life = at->second;
-      segments_.forget(at->second);
+      const auto life = at->second;
+      segments_.forget(life);
       lives_.erase(at);
-      children_.tell_ranks(gone);
+      tell_gone(life);
     }
     exited(child, state, words);
   };
   return events;
+}
+
+/// Neighbours let go of its segment.
+void rank_host::tell_gone(incarnation life) {
+  node_word gone;
+  gone.kind = node_word_kind::reaped;
+  gone.life = life;
+  children_.tell_ranks(gone);
 }
 
 result<void> rank_host::start_rank(child_spec spec, boot_config boot) {
@@ -49,6 +55,8 @@ result<void> rank_host::start_rank(child_spec spec, boot_config boot) {
   }
   if (const auto started = children_.start(spec); !started.ok()) {
     segments_.forget(boot.life);
+    if (newcomer)
+      tell_gone(boot.life);
     return started;
   }
   lives_[spec.name] = boot.life;

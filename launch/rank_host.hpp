@@ -35,6 +35,7 @@ public:
 
 private:
   child_events events_with(child_events events);
+  void tell_gone(incarnation life);
 
   segment_set segments_;
   std::map<std::string, incarnation> lives_; ///< of ranks that run

@@ -110,6 +110,18 @@ class ClusterTest(unittest.TestCase):
             self.assertNotEqual(run.pids["rank 3"], pids["rank 3"])
             self.clean(run)
 
+    def test_says_again_that_a_life_is_gone_when_control_wants_it_dead(self):
+        """A control process that was away when a rank ended would fence it for ever."""
+        for topology in (LOCAL4, TWO_NODES):
+            run = self.formed("control=fence", topology)
+            os.kill(run.pids["rank 3"], signal.SIGKILL)
+            run.until(lambda r: "rank 3 signal 9: rank 3: this life is gone" in r.text)
+            self.assertEqual(run.text.count("heard rank_lost"), 1)
+            run.p.send_signal(signal.SIGTERM)
+            run.p.send_signal(signal.SIGTERM)
+            run.finish()
+            self.clean(run)
+
     def test_leaves_nothing_behind_after_many_lives(self):
         """A rank dies and comes back 40 times: the launcher holds as many descriptors and threads as after the first."""
         run = self.formed("control=keep:40")
@@ -156,6 +168,7 @@ class ClusterTest(unittest.TestCase):
         self.assertTrue(alive(run.pids["rank 0"]) and alive(run.pids["rank 1"]))
         run.until(lambda r: "heard node_there node 1" in r.text)  # started again
         self.assertFalse(alive(run.pids["rank 2"]) or alive(run.pids["rank 3"]))
+        self.assertEqual(run.text.count("heard node_lost"), 1)
         run.p.send_signal(signal.SIGTERM)
         run.p.send_signal(signal.SIGTERM)
         run.finish()
@@ -255,6 +268,21 @@ class ClusterTest(unittest.TestCase):
             self.assertRegex(open(fake + ".log").read(), r"^-o BatchMode=yes localhost exec '/.*fake_launch' node --index 1\n$")
             self.clean(run)
 
+    def test_goes_on_without_a_node_that_cannot_start_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = folder + "/ssh"
+            refusal = json.dumps({"report": "failed", "name": "", "text": "no room here", "code": 0, "signal": 0, "host": "", "cores": 0})
+            with open(fake, "w") as f:
+                f.write(f"#!/bin/sh\n[ -e $0.again ] && echo '{refusal}' && exit 3\ntouch $0.again\nshift 1\nexec sh -c \"$*\"\n")
+            os.chmod(fake, 0o755)
+            run = self.formed("control=tell", TWO_NODES, ["cluster.launcher=ssh", f"cluster.ssh.command=[{fake}]"])
+            os.kill(self.node_of(run), signal.SIGKILL)
+            run.until(lambda r: "no room here" in r.text and r.text.count("heard node_lost") == 2)
+            self.assertTrue(alive(run.pids["rank 0"]) and alive(run.pids["control"]))
+            run.p.send_signal(signal.SIGTERM)
+            run.p.send_signal(signal.SIGTERM)
+            run.finish()
+
     def test_says_what_ssh_said_when_it_fails(self):
         with tempfile.TemporaryDirectory() as folder:
             fake = folder + "/ssh"
@@ -343,6 +371,22 @@ class ClusterTest(unittest.TestCase):
         agent.communicate(timeout=30)
         self.assertEqual(agent.returncode, 3)
         self.assertFalse([p for p in run.pids.values() if alive(p)])
+
+    def test_takes_another_agent_in_the_place_of_one_that_was_lost(self):
+        run = Run("control=tell", TWO_NODES, ["cluster.launcher=agent"])
+        agents = []
+        for lives in (1, 2, 3):
+            agents.append(self.agent(run))
+            run.until(lambda r: "all 5 processes are ready" in r.text and r.text.count("heard node_there node 1") == lives - 1)
+            if lives < 3:
+                agents[-1].kill()
+                run.until(lambda r: r.text.count("heard node_lost node 1") == lives)
+        run.p.send_signal(signal.SIGTERM)
+        run.p.send_signal(signal.SIGTERM)
+        run.finish()
+        for agent in agents:
+            agent.communicate(timeout=30)
+        self.clean(run)
 
     def test_refuses_a_token_that_others_can_read_and_one_with_foreign_keys(self):
         run = Run("", TWO_NODES, ["cluster.launcher=agent"])
