@@ -69,6 +69,8 @@ def one_run(options, rng, lines, wanted, audit, limit):
         audit.moved += moved(answers)
         audit.descriptors.append({"run": len(audit.descriptors), "cycles": audit.cycles - began_cycles, "before": {k: before.get(k) for k in ("dilaunch", "control")},
                                   "after": {k: after.get(k) for k in ("dilaunch", "control")}})
+        # an old and a new life of a rank at once, and no more
+        audit.problems += [f"descriptors of {k} pile up: {before[k]} to {after[k]}" for k in ("dilaunch", "control") if after[k] > before[k] + 36]
         audit.problems += [f"left: {x}" for x in run.leftovers() + run.still_there()]
     except AssertionError as failure:
         audit.problems.append(f"{run.faults[-1:]}: {str(failure)[-4000:]}")
