@@ -174,9 +174,9 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.heartbeat_every = nanoseconds{v.number}; }, ms, 3'600 * second},
   {"supervisor.heartbeat.suspect", key_kind::time, "500ms", "Silence after which a host is suspected; more than the interval.",
    [](t_& t, i_, s_ v) { t.heartbeat_suspect = nanoseconds{v.number}; }, 2 * ms, 3'600 * second},
-  {"supervisor.lease", key_kind::time, "1s", "A node process without contact for this time stops committing.",
+  {"supervisor.lease", key_kind::time, "1s", "A node process of another host that is silent for this time counts as lost, with its ranks.",
    [](t_& t, i_, s_ v) { t.lease = nanoseconds{v.number}; }, 10 * ms, 3'600 * second},
-  {"supervisor.lease_renew", key_kind::time, "200ms", "How often the lease is renewed; less than the lease.",
+  {"supervisor.lease_renew", key_kind::time, "200ms", "Not used yet (for several control processes); less than the lease.",
    [](t_& t, i_, s_ v) { t.lease_renew = nanoseconds{v.number}; }, ms, 3'600 * second},
 
   {"journal", key_kind::section, "", "Requests and their tokens on disk, so that a control process that died goes on where it was.", nullptr, 0, 0, "", false, "log|wal"},
