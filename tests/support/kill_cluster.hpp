@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
+#include "engine/core/kv_agent_core.hpp"     // kv_agent_path
 #include "tests/support/serving_cluster.hpp"
 
 #include <algorithm>
@@ -186,12 +187,13 @@ private:
     members_[s.rank] = {s.rank, {}, s.life, fmt::format("/rank/{}", r)};
   }
 
-  /// Both actors of a rank end, whatever they were doing.
+  /// All actors of a rank end, whatever they were doing.
   void end_rank(std::uint32_t r) {
+    actors_.stop(engine::kv_agent_path(rank_id{r}));
     actors_.stop(engine::rank_path(rank_id{r}));
     actors_.stop(engine::shard_path(rank_id{r}));
     std::unique_lock lock{guard_};
-    DI_CHECK(changed_.wait_for(lock, std::chrono::seconds{30}, [&] { return ended_[r] == 2; }));
+    DI_CHECK(changed_.wait_for(lock, std::chrono::seconds{30}, [&] { return ended_[r] == 3; }));
     ended_[r] = 0;
   }
 
