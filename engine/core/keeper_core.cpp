@@ -232,10 +232,11 @@ void keeper_core::further_out(kept& k, instant now, outbox& out) {
     if (k.due <= now)
       return leave(k, now, out);
     if (k.again <= now && k.asked == 0) {
+      const auto rank = fmt::format("/rank/{}/rank", k.home.rank.v);
       k.asked = ++last_tag_;
       questions_[k.asked] = k.home.rank;
-      out.request(fmt::format("/rank/{}/rank", k.home.rank.v), proto::get_rank{}, k.asked,
-                  ask_timeout);
+      out.send(rank, proto::drain_rank{}); // a rank forgets it with each view
+      out.request(rank, proto::get_rank{}, k.asked, ask_timeout);
     }
     return;
   case kept_state::leaving:

@@ -123,9 +123,8 @@ void keeper_core::drain(kept& k, bool returns, instant now, outbox& out) {
   k.state = kept_state::draining;
   k.returns = returns;
   k.due = now + options_.drain_timeout;
-  k.again = now;
-  if (const auto* m = member(k))
-    out.send(m->prefix + "/rank", proto::drain_rank{});
+  k.again = now; // further_out() tells the rank, and again with each question
+  out.count("di_keeper_drains_total");
 }
 
 /// It has nothing left to do, or its time is over: MEMBERSHIP goes on without it.

@@ -27,6 +27,8 @@ rank_core::rank_core(rank_options options, sampler_factory samplers, kv_ledger* 
 rank_core::~rank_core() = default;
 
 void rank_core::install_view(epoch view, outbox& out) {
+  if (view > view_)
+    draining_ = false; // KEEPER says it again, unless it was itself started anew and has forgotten
   view_ = std::max(view_, view);
   reported_.report = 0; // a scheduler that is new to the view has no report yet
   report(out);

@@ -157,6 +157,7 @@ public:
   std::vector<proto::view_committed> views;
   std::optional<proto::view_committed> recorded;
   std::vector<std::pair<address, parcel>> withdrawn_told;
+  std::map<address, std::size_t> drains_told;           ///< by receiver
   std::map<std::uint32_t, std::vector<instant>> starts; ///< of processes, per rank
   std::vector<result<proto::keeper_done>> answers;
   std::set<std::uint64_t> reaped, left; ///< lives
@@ -233,6 +234,8 @@ private:
       return withdrawn_told.emplace_back(mail.to, mail.body), void();
     if (const auto* k = mail.body.as<proto::kill_rank>())
       return take_kill(*k);
+    if (mail.body.as<proto::drain_rank>())
+      ++drains_told[mail.to];
   }
 
   void take_kill(const proto::kill_rank& k) {

@@ -288,6 +288,7 @@ TEST(keeper, drains_a_busy_rank_until_its_deadline) {
   EXPECT_EQ(w.answers[0].error().render(), "unavailable: another order is under way: drain rank 1");
   EXPECT_EQ(w.members().size(), 4U);
   EXPECT_EQ(w.state(1), kept_state::draining);
+  EXPECT_GE(w.drains_told["/rank/1/rank"], 5U) << "a rank forgets it with each view";
   w.run_for(2s);
   EXPECT_EQ(w.members(), (ranks{0, 2, 3}));
   EXPECT_EQ(w.state(1), kept_state::absent);

@@ -42,6 +42,12 @@ TEST(rank_core, refuses_what_it_cannot_serve_by_name) {
   EXPECT_EQ(refusal(small, ask(13, 41, 10)), ec::kv_exhausted);
   ASSERT_TRUE(small.on(proto::drain_rank{}, {}, out));
   EXPECT_EQ(refusal(small, ask(14, 1, 1)), ec::unavailable);
+  small.install_view(epoch{0}, out); // no news
+  EXPECT_EQ(refusal(small, ask(15, 1, 1)), ec::unavailable);
+  small.install_view(epoch{5}, out); // KEEPER says it again if it still means it
+  auto next = ask(16, 1, 1);
+  next.view = epoch{5};
+  EXPECT_TRUE(small.on(next, {}, out).ok());
 }
 
 TEST(rank_core, takes_decode_rows_first_and_keeps_room_for_prompts) {
