@@ -57,8 +57,12 @@ result<control_journal> open_control_journal(child_context& c) {
   o.live_bytes_max = c.config.journal_size_bytes;
   DI_TRY(auto found, actors::find_journal(b.folder));
   const bool expected = c.boot.recovering.has_value() || b.resume;
-  if (!found && expected)
+  // While a full disk pauses it, a journal that was never begun has promised nothing.
+  const bool promised_nothing = !b.resume && c.config.journal_on_error == journal_loss::pause;
+  if (!found && expected && !promised_nothing)
     return fail(ec::not_found, "{}: there is no journal to go on with", b.folder);
+  if (!found && expected)
+    log::warn("journal_missing", {{"folder", b.folder}});
   if (found && !expected)
     return fail(ec::bad_argument,
                 "{}: holds the journal of another run; --resume goes on with that one", b.folder);

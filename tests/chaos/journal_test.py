@@ -202,6 +202,21 @@ class JournalTest(unittest.TestCase):
                 self.assertIn("journal_write_failed", b.err)
                 self.assertEqual(without_times(b.answers()), self.wanted)
 
+    def test_disk_full_control_killed(self):
+        """The disk takes nothing from the start, so a control process that comes back finds no journal."""
+        b = self.batch()
+        b.rules("point process=/control name=journal.write.enospc probability=1 skip=0 times=1000000\n")
+        b.start(env={"DI_FAULTS": b.home + "/faults"})
+        while b"view_committed" not in b.p.stderr.readline():
+            self.assertIsNone(b.p.poll())
+        for path in self.environments():
+            if b.home.encode() in Path(path).read_bytes() and b"child\0control" in Path(path).with_name("cmdline").read_bytes():
+                os.kill(int(path.split("/")[2]), signal.SIGKILL)
+        b.rules("")
+        self.assertEqual(b.end(), 0, b.err[-4000:])
+        self.assertIn("journal_missing", b.err)
+        self.assertEqual(without_times(b.answers()), self.wanted)
+
 
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *(f"JournalTest.{t}" for t in sys.argv[3:])], verbosity=2)
