@@ -60,6 +60,13 @@ public:
     if (pid_ > 0)
       ::kill(pid_, number);
   }
+  /// SIGSTOP, and waits until it stands: signals take their time.
+  void stop() const {
+    signal(SIGSTOP);
+    siginfo_t what{};
+    if (pid_ > 0)
+      ::waitid(P_PID, static_cast<id_t>(pid_), &what, WSTOPPED);
+  }
   /// Sends a signal and waits for the end.
   void end(int number) {
     if (pid_ <= 0)

@@ -103,7 +103,7 @@ TEST_F(bus_process, gives_no_mail_of_an_earlier_life_to_the_next) {
 TEST_F(bus_process, ends_requests_to_a_stopped_peer_at_their_deadline) {
   ask(1, "go");
   expect_answer(2);
-  process->signal(SIGSTOP);
+  process->stop();
   ask(2, "go", std::chrono::milliseconds{50});
   EXPECT_EQ(failure_code(a.next()), ec::deadline_exceeded);
   process->signal(SIGCONT);

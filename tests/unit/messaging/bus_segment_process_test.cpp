@@ -149,7 +149,7 @@ TEST_F(bus_segment_process, keeps_the_slots_of_a_stopped_reader_until_its_death_
     EXPECT_EQ(failure_code(a.next()), ec::deadline_exceeded);
   const auto held = office->stats().segment_slot_bytes;
   EXPECT_GE(held, 400'000u);
-  first.process->signal(SIGSTOP);
+  first.process->stop();
   office->remove_route("/rank/1", error{ec::peer_lost, "suspected"});
   spawn(second);
   ask_rows(7, 10'000);
