@@ -68,6 +68,7 @@ int cluster::run() {
   }
   if (!reason_.empty())
     log_.last(unanswered_.empty() ? reason_ : fmt::format("{}; {}", reason_, unanswered_));
+  log_.finish(); // before the run directory goes, which may hold its files
   return code_;
 }
 

@@ -19,11 +19,6 @@ std::string printable(const std::string& text) {
   return out;
 }
 
-void put(std::FILE* f, const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), f);
-  std::fflush(f);
-}
-
 } // namespace
 
 result<void> cluster_log::keep(const std::string& folder) {
@@ -37,17 +32,12 @@ result<void> cluster_log::keep(const std::string& folder) {
 
 void cluster_log::line(const std::string& process, const std::string& text) {
   if (!quiet_)
-    put(stderr, fmt::format("[{}] {}\n", process, printable(text)));
+    writer_.out(fmt::format("[{}] {}\n", process, printable(text)));
   if (folder_.empty())
     return;
-  auto& file = files_[process];
-  if (!file) {
-    auto name = process;
-    std::replace(name.begin(), name.end(), ' ', '_');
-    file.reset(std::fopen(fmt::format("{}/{}.log", folder_, name).c_str(), "ae"));
-  }
-  if (file)
-    put(file.get(), text + "\n");
+  auto name = process;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  writer_.file(fmt::format("{}/{}.log", folder_, name), text + "\n");
 }
 
 void cluster_log::note(const std::string& text) {
@@ -55,7 +45,7 @@ void cluster_log::note(const std::string& text) {
 }
 
 void cluster_log::tell(const std::string& text) {
-  put(stderr, fmt::format("dilaunch: {}\n", printable(text)));
+  writer_.out(fmt::format("dilaunch: {}\n", printable(text)));
 }
 
 } // namespace di::launch

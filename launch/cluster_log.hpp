@@ -2,16 +2,15 @@
 // What the processes of a run say: prefixed on stderr, kept in one file each.
 #pragma once
 
+#include "launch/log_writer.hpp"
 #include "messaging/base/result.hpp"
 
-#include <cstdio>
-#include <map>
-#include <memory>
 #include <string>
+#include <unistd.h>
 
 namespace di::launch {
 
-/// Used by one thread.
+/// Used by one thread, which never waits for who reads standard error, or for a disk.
 class cluster_log {
 public:
   explicit cluster_log(bool quiet) : quiet_{quiet} {}
@@ -26,14 +25,13 @@ public:
   void tell(const std::string& text);
   /// The last line of all: why the run ended.
   void last(const std::string& reason) { tell(reason); }
+  /// Waits until all is written, or nobody takes it; nothing is after it.
+  void finish() { writer_.finish(log_writer::patience); }
 
 private:
-  struct closer {
-    void operator()(std::FILE* f) const noexcept { std::fclose(f); }
-  };
   bool quiet_;
   std::string folder_;
-  std::map<std::string, std::unique_ptr<std::FILE, closer>> files_;
+  log_writer writer_{STDERR_FILENO};
 };
 
 } // namespace di::launch

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <chrono>
 #include <fcntl.h>
 #include <optional>
@@ -20,20 +21,47 @@
 namespace di::launch {
 namespace {
 
+/// Over pipes that do not block: a launcher that hears nothing for a while stops no node process.
 class pipe_voice : public node_voice {
 public:
-  pipe_voice() { ::fcntl(0, F_SETFL, ::fcntl(0, F_GETFL) | O_NONBLOCK); }
+  pipe_voice() {
+    for (const int fd : {0, 1})
+      ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
   int fd() const override { return 0; }
   bool read(const std::function<void(const std::string&)>& line) override {
     return lines_.read(0, line);
   }
-  void write(const std::string& line, line_worth) override {
-    // If nobody reads any more, stdin ends too, and that decides.
-    (void)write_all(1, line + "\n");
-  }
+  void write(const std::string& line, line_worth worth) override { backlog_.put(line, worth); }
+  bool flush() override { return backlog_.flush() && write_rest(); }
+  std::uint64_t take_dropped() override { return backlog_.take_dropped(); }
 
 private:
+  result<void> post(const std::string& line) {
+    if (!write_rest())
+      return fail(ec::limit_exceeded, "the pipe is full");
+    rest_ = line + "\n";
+    (void)write_rest();
+    return {};
+  }
+  /// @return the line before is in the pipe, or nobody reads any more: then stdin ends too, and
+  /// that decides
+  bool write_rest() {
+    while (!rest_.empty()) {
+      const auto n = ::write(1, rest_.data(), rest_.size());
+      if (n >= 0)
+        rest_.erase(0, static_cast<std::size_t>(n));
+      else if (errno == EAGAIN)
+        return false;
+      else if (errno != EINTR)
+        rest_.clear();
+    }
+    return true;
+  }
+
   line_reader lines_;
+  std::string rest_; ///< of a line that is partly written
+  line_backlog backlog_{[this](const std::string& line) { return post(line); }};
 };
 
 constexpr std::chrono::milliseconds retry_after{10};

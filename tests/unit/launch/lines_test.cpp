@@ -2,14 +2,17 @@
 // Lines to receivers that are slow: a full link, a full pipe.
 #include "launch/boot.hpp"
 #include "launch/line_backlog.hpp"
+#include "launch/log_writer.hpp"
 #include "launch/node.hpp"
 #include "launch/node_link.hpp"
 #include "launch/poll_loop.hpp"
 #include "launch/process.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <sstream>
 #include <sys/eventfd.h>
 #include <thread>
 #include <unistd.h>
@@ -115,6 +118,58 @@ TEST(write_all, loses_nothing_on_a_full_non_blocking_pipe) {
   reader.join();
   EXPECT_TRUE(written.ok());
   EXPECT_EQ(got.size(), text.size());
+}
+
+TEST(log_writer, drops_the_oldest_lines_and_counts_them_while_nobody_reads) {
+  constexpr std::size_t lines = 20'000;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  unique_fd out{ends[0]}, in{ends[1]};
+  ::fcntl(in.get(), F_SETPIPE_SZ, 4096);
+  std::string got;
+  std::thread reader;
+  {
+    log_writer log{in.get(), 8192};
+    for (std::size_t i = 0; i < lines; ++i)
+      log.out(fmt::format("line {}\n", i)); // comes back though the pipe is full
+    reader = std::thread{[&] { got = read_all(out.get(), 2U << 20U).value(); }};
+  }
+  in.reset();
+  reader.join();
+  std::istringstream words{got};
+  std::size_t seen = 0, dropped = 0, next = 0;
+  for (std::string word; words >> word;) {
+    std::size_t n = 0;
+    if (word == "dilaunch:") {
+      ASSERT_TRUE(words >> n);
+      dropped += n;
+      words.ignore(1000, '\n');
+    } else {
+      ASSERT_TRUE(words >> n);
+      EXPECT_GE(n, next);
+      next = n + 1;
+      ++seen;
+    }
+  }
+  EXPECT_GT(dropped, 0U);
+  EXPECT_EQ(seen + dropped, lines);
+  EXPECT_EQ(next, lines); // the last one is there
+}
+
+TEST(log_writer, writes_files_while_standard_error_is_stuck_and_gives_that_up) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const unique_fd out{ends[0]}, in{ends[1]};
+  const auto path = fmt::format("{}log_writer_{}.log", ::testing::TempDir(), ::getpid());
+  log_writer log{in.get()};
+  log.out(std::string(1U << 20U, 'x') + "\n");
+  log.file(path, "one\n");
+  log.file(path, "two\n");
+  log.finish(std::chrono::milliseconds{50});
+  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  ASSERT_TRUE(file);
+  EXPECT_EQ(read_all(file.get(), 100).value(), "one\ntwo\n");
+  ::unlink(path.c_str());
 }
 
 TEST(line_reader, ends_a_stream_that_cannot_be_read) {
