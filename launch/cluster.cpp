@@ -39,6 +39,8 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
                    const std::string& what) {
               if (const auto rank = rank_of(child))
                 rank_stuck(*rank, phase, stuck_ms, what);
+              else if (child == "control")
+                control_stuck(stuck_ms);
             }},
       children_{host_.children()},
       beats_{{o_.config.heartbeat_every, o_.config.heartbeat_suspect, o_.config.lease}} {

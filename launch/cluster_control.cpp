@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <signal.h>
 #include <unistd.h>
 
 namespace di::launch {
@@ -14,6 +16,10 @@ using clock = poll_loop::clock;
 /// Lives of control that may end by a signal within the span.
 constexpr std::size_t control_deaths_max = 3;
 constexpr std::chrono::minutes control_deaths_span{10};
+/// Stopped for this long and for so many times supervisor.stuck_after it is killed: ranks go on
+/// without it for a while, and what it remembers is worth more than a rank's.
+constexpr std::chrono::milliseconds control_stopped_min{1'000};
+constexpr int control_stopped_factor = 4;
 
 } // namespace
 
@@ -32,7 +38,10 @@ void cluster::start_control() {
   spec.boot = to_json(boot);
   spec.terminal = o_.batch.progress ? STDERR_FILENO : -1;
   spec.pipe_stdout = o_.batch.output.empty();
-  if (const auto started = host_.start_other(spec); !started.ok())
+  const auto after = std::chrono::ceil<std::chrono::milliseconds>(o_.config.stuck_after);
+  const auto stopped_max =
+      after.count() == 0 ? after : std::max(control_stopped_min, control_stopped_factor * after);
+  if (const auto started = host_.start_other(spec, stopped_max); !started.ok())
     return end(exit_gave_up, fmt::format("{}: {}", spec.name, started.error().what));
   if (spec.pipe_stdout)
     output_->open(children_.take_output(spec.name));
@@ -69,6 +78,14 @@ void cluster::on_control_exit(exit_state state, const std::string& reason) {
   if (state.signal == 0 || draining_)
     return end(exit_gave_up, reason);
   restart_control(reason);
+}
+
+/// As if it had died: it starts again within its budget.
+void cluster::control_stuck(std::uint32_t stuck_ms) {
+  if (ending_)
+    return;
+  log_.note(fmt::format("control was stopped by a signal for {} ms: killed", stuck_ms));
+  children_.signal("control", SIGKILL);
 }
 
 void cluster::restart_control(const std::string& reason) {

@@ -59,6 +59,7 @@ private:
 
   // cluster_control.cpp: the control process, in all its lives
   void start_control();
+  void control_stuck(std::uint32_t stuck_ms);
   void on_control_exit(exit_state state, const std::string& reason);
   void restart_control(const std::string& reason);
   void control_bound(const bus::peer& self);

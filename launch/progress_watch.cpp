@@ -151,8 +151,7 @@ void progress_watch::look() {
 }
 
 void progress_watch::look_at(const std::string& child, watched& w) {
-  const auto* words = children_.words_of(child);
-  if (!words)
+  if (!children_.runs(child))
     return;
   siginfo_t change{};
   if (::waitid(P_PIDFD, static_cast<id_t>(children_.pidfd_of(child)), &change,
@@ -161,7 +160,8 @@ void progress_watch::look_at(const std::string& child, watched& w) {
       && change.si_pid != 0)
     w.stopped = change.si_code == CLD_STOPPED;
   std::array<cell_view, life_words::cells_max> cells{};
-  for (std::size_t i = 0; i < cells.size(); ++i)
+  const auto* words = children_.words_of(child);
+  for (std::size_t i = 0; words && i < cells.size(); ++i)
     if (const auto v = view_of(words->cells[i]))
       cells[i] = *v;
   const auto found = w.core.look(
@@ -171,9 +171,11 @@ void progress_watch::look_at(const std::string& child, watched& w) {
   if (!found)
     return;
   // It may have come on while the kernel was asked.
-  const auto still = view_of(words->cells[found->cell]);
-  if (!still || still->count != cells[found->cell].count)
-    return;
+  if (words) {
+    const auto still = view_of(words->cells[found->cell]);
+    if (!still || still->count != cells[found->cell].count)
+      return;
+  }
   const auto name = phase_name(found->phase);
   stuck_(child, name, static_cast<std::uint32_t>(found->stuck.count()),
          found->stopped ? fmt::format("it was stopped by a signal while in {}", name)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at the ranks of this host several times a second: who has stopped making progress.
+// Looks at the children of this host several times a second: who has stopped making progress.
 #pragma once
 
 #include "launch/child_set.hpp"
@@ -15,7 +15,7 @@ namespace di::launch {
 /// Used on the loop's thread.
 class progress_watch {
 public:
-  /// A rank hangs: what it does ("expert_batch", "idle"), for how long, in words why.
+  /// A child hangs: what it does ("expert_batch", "idle"), for how long, in words why.
   using stuck_fn = std::function<void(const std::string& child, const std::string& phase,
                                       std::uint32_t stuck_ms, const std::string& what)>;
 
@@ -25,6 +25,7 @@ public:
   progress_watch(const progress_watch&) = delete;
   progress_watch& operator=(const progress_watch&) = delete;
 
+  /// Of a child without a life page only that it is stopped is seen.
   void add(const std::string& child, const stuck_options& options);
   void remove(const std::string& child);
 

@@ -68,4 +68,14 @@ result<void> rank_host::start_rank(child_spec spec, boot_config boot) {
   return {};
 }
 
+result<void> rank_host::start_other(const child_spec& spec, std::chrono::milliseconds stopped_max) {
+  DI_TRY_VOID(children_.start(spec));
+  if (stopped_max.count() > 0) {
+    stuck_options limits;
+    limits.after = stopped_max;
+    watch_.add(spec.name, limits);
+  }
+  return {};
+}
+
 } // namespace di::launch

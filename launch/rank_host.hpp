@@ -10,6 +10,7 @@
 #include "launch/segment_set.hpp"
 #include "messaging/base/result.hpp"
 
+#include <chrono>
 #include <map>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ public:
   /// @param boot  gets its life page; `segment_lives` name the neighbours that run or will
   /// @errors those of child_set::start and of segments
   result<void> start_rank(child_spec spec, boot_config boot);
-  /// Starts a child that is no rank.
-  result<void> start_other(const child_spec& spec) { return children_.start(spec); }
+  /// Starts a child that is no rank. It is stuck once a signal has stopped it for so long; 0:
+  /// never.
+  result<void> start_other(const child_spec& spec, std::chrono::milliseconds stopped_max);
 
   child_set& children() noexcept { return children_; }
   const child_set& children() const noexcept { return children_; }

@@ -152,6 +152,37 @@ class ClusterTest(unittest.TestCase):
         self.assertRegex(last, r"control \(pid \d+\): killed by signal 9 .*; it was the 4th time in 10 min")
         self.clean(run)
 
+    def test_a_stopped_control_process_is_killed_and_started_again(self):
+        run = self.formed("control=tell")
+        os.kill(run.pids["control"], signal.SIGSTOP)
+        run.until(lambda r: "recovering lives 1 ranks 0 1 2 3" in r.text)
+        self.assertRegex(run.text, r"control was stopped by a signal for \d{4} ms: killed")
+        run.p.send_signal(signal.SIGINT)
+        run.p.send_signal(signal.SIGINT)
+        run.finish()
+        self.clean(run)
+
+    def test_a_short_pause_of_the_control_process_is_no_death(self):
+        run = self.formed("control=tell")
+        os.kill(run.pids["control"], signal.SIGSTOP)
+        time.sleep(0.3)  # the pause itself
+        os.kill(run.pids["control"], signal.SIGCONT)
+        os.kill(run.pids["rank 3"], signal.SIGKILL)
+        run.until(lambda r: "heard rank_exited node 0 rank 3" in r.text)
+        self.assertNotIn("was stopped", run.text)
+        run.p.send_signal(signal.SIGINT)
+        run.p.send_signal(signal.SIGINT)
+        run.finish()
+        self.clean(run)
+
+    def test_nobody_who_reads_standard_error_holds_up_a_run(self):
+        for topology, noisy in (LOCAL4, "rank 1"), (TWO_NODES, "rank 3"):
+            run = self.formed(f"{noisy}=noise,control=quit:nobody is left", topology)
+            os.kill(run.pids["rank 2"], signal.SIGKILL)
+            self.assertEqual(run.p.wait(30), 3)  # its pipe is full all the time
+            run.finish()
+            self.clean(run)
+
     def test_a_lost_node_is_the_loss_of_its_ranks(self):
         for number in (signal.SIGKILL, signal.SIGSTOP):
             with self.subTest(number=number):

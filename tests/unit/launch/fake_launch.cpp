@@ -106,6 +106,9 @@ int child(const std::string& role, const std::string& index) {
   say({status_kind::ready, {}, {}});
   if (act.starts_with("exit"))
     return std::atoi(act.c_str() + 4);
+  if (act == "noise")
+    for (int i = 0; i < 20'000; ++i)
+      std::cerr << "noise " << std::string(100, 'x') << " " << i << "\n";
   if (act == "segv")
     ::raise(SIGSEGV);
   if (act == "tell" || act == "fence" || act.starts_with("keep:") || act.starts_with("quit:"))
