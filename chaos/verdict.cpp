@@ -187,7 +187,7 @@ verdict judge(const plan& p, const std::vector<answer>& reference, const run_rec
     a.pause = times.pauses_of(a.fault, until, run.faults);
     v.faults.push_back(std::move(a));
   }
-  v.false_expulsions = views.expelled_without(run.faults);
+  v.false_expulsions = views.expelled_without(run.faults, run.events);
   check_plan(p, run, !reference.empty(), have.size(), v);
   return v;
 }

@@ -56,17 +56,29 @@ view_history::view_history(const std::vector<log_event>& events, std::uint32_t r
   }
 }
 
-std::size_t view_history::expelled_without(const std::vector<injected>& faults) const {
+std::size_t view_history::expelled_without(const std::vector<injected>& faults,
+                                           const std::vector<log_event>& events) const {
+  const auto ends = [](fault_kind kind) { // that a link was cut is no reason
+    return kind == fault_kind::kill || kind == fault_kind::stop || kind == fault_kind::crash
+           || kind == fault_kind::ballast;
+  };
+  // Of an operator's command KEEPER says which ranks it takes out.
+  const auto ordered = [&](std::uint32_t rank, std::int64_t from_us, std::int64_t until_us) {
+    return std::any_of(events.begin(), events.end(), [&](const log_event& e) {
+      return e.name == "rank_state" && e.number("rank") == rank && e.mono_us >= from_us
+             && e.mono_us <= until_us
+             && (e.field("state") == "draining" || e.field("state") == "leaving");
+    });
+  };
   std::size_t wrong = 0;
   for (const step& s : views_)
     for (const std::uint32_t rank : s.left)
       wrong += std::none_of(faults.begin(), faults.end(), [&](const injected& f) {
-        const bool kills = f.kind == fault_kind::kill || f.kind == fault_kind::stop
-                           || f.kind == fault_kind::crash || f.kind == fault_kind::command
-                           || f.kind == fault_kind::cut || f.kind == fault_kind::ballast;
-        return kills && f.begin_us <= s.mono_us
-               && (f.kind == fault_kind::command
-                   || std::find(f.ranks.begin(), f.ranks.end(), rank) != f.ranks.end());
+        if (f.begin_us > s.mono_us)
+          return false;
+        if (f.kind == fault_kind::command)
+          return ordered(rank, f.begin_us, s.mono_us);
+        return ends(f.kind) && std::find(f.ranks.begin(), f.ranks.end(), rank) != f.ranks.end();
       });
   return wrong;
 }

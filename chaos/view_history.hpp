@@ -21,8 +21,10 @@ public:
   std::size_t joined() const noexcept { return joined_; }
   /// Of the last view.
   std::size_t members() const noexcept { return members_; }
-  /// Ranks that left a view though no fault before had touched them.
-  std::size_t expelled_without(const std::vector<injected>& faults) const;
+  /// Ranks that left a view though no fault before had ended or stopped them, and KEEPER had not
+  /// said since an operator's command that they are on their way out.
+  std::size_t expelled_without(const std::vector<injected>& faults,
+                               const std::vector<log_event>& events) const;
   /// When a node process first spoke of one of the fault's ranks; the fault's begin if none did.
   static std::int64_t discovered_us(const injected& f, const std::vector<log_event>& events);
   /// Fills in the times after a fault; of armed ones not the detection.

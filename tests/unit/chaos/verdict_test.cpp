@@ -127,6 +127,26 @@ TEST(verdict, sees_the_expulsion_of_a_rank_that_nothing_happened_to) {
   EXPECT_FALSE(s.judged().held);
 }
 
+TEST(verdict, takes_a_cut_link_for_no_reason_to_expel) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.faults[0].kind = fault_kind::cut;
+  s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 1U);
+}
+
+TEST(verdict, takes_a_command_for_a_reason_only_of_ranks_that_it_takes_out) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.faults[0].kind = fault_kind::command;
+  s.run.events.push_back(
+      {1'005'000, "/control", "info", "rank_state", {{"rank", "1"}, {"state", "draining"}}});
+  s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 0U);
+  s.run.events.push_back(view(1'020'000, 3, "0:a"));
+  EXPECT_EQ(s.judged().false_expulsions, 1U);
+}
+
 TEST(report, names_what_is_broken_for_people_and_programs) {
   verdicts s;
   s.run.exit_code = 3;
