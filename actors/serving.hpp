@@ -32,6 +32,7 @@ struct journal {
   using protocol = di::protocol<reacts_to<proto::open_request>,         // a request begins
                                 reacts_to<proto::request_admitted>,     // SCHEDULER keeps it
                                 reacts_to<proto::admission_refused>,    // nobody serves it
+                                reacts_to<proto::request_settled>,      // its rank is done with it
                                 reacts_to<proto::tokens_committed>,     // computed
                                 reacts_to<proto::view_committed>,       // who is in
                                 reacts_to<proto::release_acknowledged>, // shown

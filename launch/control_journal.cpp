@@ -57,9 +57,8 @@ result<control_journal> open_control_journal(child_context& c) {
   o.live_bytes_max = c.config.journal_size_bytes;
   DI_TRY(auto found, actors::find_journal(b.folder));
   const bool expected = c.boot.recovering.has_value() || b.resume;
-  // While a full disk pauses it, a journal that was never begun has promised nothing.
-  const bool promised_nothing = !b.resume && c.config.journal_on_error == journal_loss::pause;
-  if (!found && expected && !promised_nothing)
+  // What a full disk never let begin has promised nothing (pause), or may be lost (memory).
+  if (!found && b.resume)
     return fail(ec::not_found, "{}: there is no journal to go on with", b.folder);
   if (!found && expected)
     log::warn("journal_missing", {{"folder", b.folder}});

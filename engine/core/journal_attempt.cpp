@@ -46,7 +46,7 @@ result<void> journal_core::on(const proto::view_committed& m, instant now, outbo
   for (auto& [id, r] : requests_) {
     if (r->closed)
       continue;
-    if (r->placed && has_left(*r->placed) && !planted("victims_forgotten")) {
+    if (r->placed && !members_.contains(*r->placed) && !planted("victims_forgotten")) {
       next_attempt(*r, now, out);
     } else if (!r->placed) { // what SCHEDULER said of it may be lost: ask again
       r->admitted = false;
@@ -77,6 +77,17 @@ bool journal_core::goes_astray(request& r, const proto::tokens_committed& m, ins
   out.count("di_journal_attempts_astray_total");
   next_attempt(r, now, out);
   return true;
+}
+
+/// Its rank will do nothing more for the attempt. If the request is open here, an earlier life of
+/// this had accepted the end and lost it (journal.on_error: memory).
+result<void> journal_core::on(const proto::request_settled& m, instant now, outbox& out) {
+  request* r = find(m.request);
+  if (!r || r->closed || r->attempt != m.attempt)
+    return {};
+  out.count("di_journal_attempts_astray_total");
+  next_attempt(*r, now, out);
+  return {};
 }
 
 } // namespace di::engine

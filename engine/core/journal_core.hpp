@@ -48,6 +48,7 @@ struct journal_options {
 ///   admitting | running --admission_refused-->                           closed
 ///   admitting | running --its rank's life left the view-->               admitting, attempt + 1
 ///   running             --its rank's tokens never fit-->                 admitting, attempt + 1
+///   running             --its rank has settled it-->                     admitting, attempt + 1
 ///   closed              --all releases acknowledged-->                   forgotten (but its number)
 // clang-format on
 ///
@@ -72,6 +73,7 @@ public:
   result<void> on(const proto::open_request& m, instant now, outbox& out);
   result<void> on(const proto::request_admitted& m, instant now, outbox& out);
   result<void> on(const proto::admission_refused& m, instant now, outbox& out);
+  result<void> on(const proto::request_settled& m, instant now, outbox& out);
   result<void> on(const proto::tokens_committed& m, instant now, outbox& out);
   result<void> on(const proto::view_committed& m, instant now, outbox& out);
   result<void> on(const proto::release_acknowledged& m, instant now, outbox& out);

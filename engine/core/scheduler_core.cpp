@@ -243,6 +243,7 @@ result<void> scheduler_core::on(const proto::request_taken& m, instant, outbox&)
 result<void> scheduler_core::on(const proto::request_settled& m, instant now, outbox& out) {
   if (!serving(m.request, m.attempt, m.rank, m.life) || planted("settled_kept"))
     return {};
+  out.send(options_.journal, m); // its end may have been accepted by a life that lost it
   forget(requests_.find(m.request), out);
   place_queued(now, out);
   return {};

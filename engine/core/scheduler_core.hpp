@@ -56,7 +56,8 @@ struct scheduler_options {
 /// has room for anything. Among ranks with room the one with the least outstanding_work() gets it;
 /// work of a rank that most others find slow counts as many times as it takes longer.
 ///
-/// An assignment counts until its rank settles it, is released, or is gone from the view. What is
+/// An assignment counts until its rank settles it, is released, or is gone from the view; JOURNAL
+/// is told of the settled ones, as it opens the next attempt of what it still has open. What is
 /// queued stays so over views, with its place, quota and deadline. Refusals by ranks that know
 /// another view are not held against a request. Owned by one shell, used on its thread only.
 class scheduler_core {

@@ -165,6 +165,49 @@ TEST(journal_core, opens_the_next_attempt_when_a_rank_never_sends_what_is_missin
   core.check();
 }
 
+/// An earlier life accepted the end in memory alone, so that the rank has settled the attempt.
+TEST(journal_core, opens_the_next_attempt_when_a_rank_has_settled_what_is_open) {
+  journal_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(view_of(1, two_ranks), {}, out));
+  ASSERT_TRUE(core.on(proto::open_request{request(1)}, {}, out));
+  ASSERT_TRUE(core.on(from(two_ranks[0], tokens(1, 0, {7})), {}, out));
+  out.take();
+  const placed_rank had{two_ranks[0].rank, two_ranks[0].life};
+  const proto::request_settled settled{request_id{1}, 1, had.rank, had.life};
+  ASSERT_TRUE(core.on(settled, {}, out));
+  const auto again = only<proto::admit_request>(out);
+  EXPECT_EQ(again.attempt, 2U);
+  ASSERT_EQ(again.progress.size(), 1U);
+  EXPECT_EQ(again.progress[0].tokens, (std::vector<token_id>{7}));
+  out.take();
+  ASSERT_TRUE(core.on(settled, {}, out)); // late: of an attempt that is over
+  EXPECT_TRUE(sent<proto::admit_request>(out).empty());
+  ASSERT_TRUE(core.on(proto::cancel_request{request_id{1}}, {}, out));
+  out.take();
+  ASSERT_TRUE(core.on(proto::request_settled{request_id{1}, 2, had.rank, had.life}, {}, out));
+  EXPECT_TRUE(sent<proto::admit_request>(out).empty());
+  core.check();
+}
+
+TEST(scheduler_core, tells_journal_what_a_rank_has_settled) {
+  scheduler_core core{{}};
+  outbox out;
+  ASSERT_TRUE(core.on(view_of(1, second_rank), {}, out));
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
+  const auto assigned = only<proto::assign_request>(out);
+  out.take();
+  const proto::request_settled settled{request_id{1}, 1, second_rank[0].rank, assigned.life};
+  ASSERT_TRUE(core.on(settled, {}, out));
+  EXPECT_EQ(only<proto::request_settled>(out).attempt, 1U);
+  out.take();
+  ASSERT_TRUE(core.on(settled, {}, out));
+  EXPECT_TRUE(sent<proto::request_settled>(out).empty());
+  ASSERT_TRUE(core.on(proto::admit_request{request(1), 2, {}}, {}, out));
+  EXPECT_EQ(only<proto::assign_request>(out).attempt, 2U);
+  core.check();
+}
+
 TEST(scheduler_core, keeps_its_queue_and_forgets_what_a_lost_rank_had) {
   scheduler_options options;
   options.assigned_per_rank_max = 1;
