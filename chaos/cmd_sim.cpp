@@ -18,10 +18,14 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace di::chaos {
 
@@ -31,6 +35,7 @@ struct sim_arguments {
   std::string device = "toy", ranks = "mixed", seeds = "1..100", faults = "all";
   std::uint64_t seed = 0; ///< 0: seeds
   std::string mutants;    ///< names with commas, or all; empty: none
+  std::string plant;      ///< a bug that the cores have; empty: none
   bool once = false, chart = false, everything = false, branches = false;
   std::size_t lines = 120, failures_max = 3;
 };
@@ -102,41 +107,57 @@ int run_seeds(const sim_arguments& a, sim::seed_setting setting, std::uint64_t f
   return failed == 0 ? 0 : 4;
 }
 
-/// Each planted bug must be caught within its seeds, and the cores without one must pass them.
+/// Each planted bug must be caught within its seeds, and the cores without one must pass the same.
 int run_mutants(const sim_arguments& a) {
   sim::catch_checks();
   std::uint32_t missed = 0, hunted = 0;
-  std::uint64_t most = 0;
+  std::map<std::pair<sim::fault_mask, std::uint32_t>, std::uint64_t> seeds; ///< by what they draw
   const std::string wanted = "," + a.mutants + ",";
   for (const sim::mutant& m : sim::mutants()) {
     if (a.mutants != "all" && wanted.find(fmt::format(",{},", m.name)) == std::string::npos)
       continue;
     ++hunted;
+    std::uint64_t& most = seeds[{m.faults, m.ranks}];
     most = std::max(most, m.seeds);
-    const sim::mutant_outcome got = sim::hunt(m, 0);
+    const auto began = std::chrono::steady_clock::now();
+    const sim::mutant_outcome got = sim::hunt(m);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     missed += got.seed == 0;
-    std::printf("%s %-24s seed %3llu of %3llu  %s: %.*s\n", got.seed == 0 ? "MISSED" : "caught",
-                m.name.data(), static_cast<unsigned long long>(got.seed),
-                static_cast<unsigned long long>(m.seeds), m.means.data(), 100,
+    std::printf("%s %-24s seed %3llu of %3llu  %4.1f s  %s: %.*s\n",
+                got.seed == 0 ? "MISSED" : "caught", m.name.data(),
+                static_cast<unsigned long long>(got.seed), static_cast<unsigned long long>(m.seeds),
+                took.count(), m.means.data(), 100,
                 got.failure.substr(0, got.failure.find('\n')).c_str());
     std::fflush(stdout);
   }
-  std::printf("%u of %u planted bugs caught; now the cores without any, %llu seeds\n",
-              hunted - missed, hunted, static_cast<unsigned long long>(most));
-  sim::seed_setting clean;
-  clean.twice = false;
-  clean.kinds = sim::mutant_faults;
-  const int rest = run_seeds(a, clean, 1, most);
-  return hunted == 0 ? 2 : missed == 0 ? rest : 4;
+  std::printf("%u of %u planted bugs caught; now the cores without any, the same seeds\n",
+              hunted - missed, hunted);
+  if (hunted == 0)
+    return 2;
+  int code = missed == 0 ? 0 : 4;
+  for (const auto& [drawn, most] : seeds) {
+    sim::seed_setting clean;
+    clean.twice = false;
+    std::tie(clean.kinds, clean.ranks) = drawn;
+    code = std::max(code, run_seeds(a, clean, 1, most));
+  }
+  return code;
 }
 
-/// The program with planted bugs lies beside this one.
-int run_planted_program(const sim_arguments& a) {
+/// The program with planted bugs lies beside this one and takes the same words.
+int run_planted_program() {
   std::error_code problem;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", problem);
   const std::string other = (self.parent_path() / "dichaos_planted").string();
-  const std::string names = "--mutants=" + a.mutants;
-  ::execl(other.c_str(), other.c_str(), "sim", names.c_str(), nullptr);
+  std::ifstream file{"/proc/self/cmdline", std::ios::binary};
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');)
+    words.push_back(word);
+  std::vector<char*> pointers;
+  for (std::string& word : words)
+    pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execv(other.c_str(), pointers.data());
   std::fprintf(stderr, "dichaos sim: %s: %s\n", other.c_str(), std::strerror(errno));
   return 3;
 }
@@ -160,6 +181,7 @@ int run(const sim_arguments& a) {
   if (a.seed != 0)
     *seeds = {a.seed, a.seed};
   sim::catch_checks();
+  sim::plant(a.plant);
   if (a.branches)
     probe::observe();
   const int code = run_seeds(a, setting, seeds->first, seeds->second);
@@ -186,13 +208,14 @@ void add_sim_commands(CLI::App& app, int& exit_code, bool planted) {
   sim->add_option("--failures", a->failures_max, "Stop after so many failing seeds");
   sim->add_flag("--branches", a->branches, "List the rare branches that were visited");
   sim->add_option("--mutants", a->mutants, "Plant bugs in the cores and catch them: names, or all");
+  sim->add_option("--plant", a->plant, "Run the seeds with this bug in the cores");
   sim->callback([&exit_code, a, planted, costs = add_cost_options(*sim)] {
     if (a->device == "cost")
       exit_code = costs(a->ranks);
     else if (a->mutants.empty())
-      exit_code = run(*a);
+      exit_code = planted || a->plant.empty() ? run(*a) : run_planted_program();
     else
-      exit_code = planted ? run_mutants(*a) : run_planted_program(*a);
+      exit_code = planted ? run_mutants(*a) : run_planted_program();
   });
 }
 

@@ -45,20 +45,24 @@ std::span<const mutant> mutants() {
   return all;
 }
 
-mutant_outcome hunt(const mutant& m, std::uint32_t ranks) {
-  planted_bugs::active = m.name;
+void plant(std::string_view name) {
+  planted_bugs::active = name;
+}
+
+mutant_outcome hunt(const mutant& m) {
+  plant(m.name);
   mutant_outcome out;
   for (std::uint64_t seed = 1; seed <= m.seeds && out.seed == 0; ++seed) {
     seed_setting s;
     s.seed = seed;
-    s.ranks = ranks;
+    s.ranks = m.ranks;
     s.twice = false;
-    s.kinds = mutant_faults;
+    s.kinds = m.faults;
     const seed_report report = run_seed(s);
     if (!report.outcome.failure.empty())
       out = {seed, report.outcome.failure};
   }
-  planted_bugs::active = {};
+  plant({});
   return out;
 }
 

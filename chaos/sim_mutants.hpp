@@ -11,13 +11,13 @@
 
 namespace di::sim {
 
-/// What happens to the cores meanwhile.
-inline constexpr fault_mask mutant_faults = all_faults & ~mask_of(fault_kind::control);
-
 struct mutant {
   std::string_view name;  ///< as in planted("…")
   std::uint64_t seeds;    ///< within which it must be caught, from 1
   std::string_view means; ///< what is wrong, in words
+  fault_mask faults =
+      all_faults;          ///< that seeds may draw: the fewer, the more often those that show it
+  std::uint32_t ranks = 0; ///< 0: each seed decides
 };
 
 std::span<const mutant> mutants();
@@ -28,6 +28,8 @@ struct mutant_outcome {
 };
 
 /// Runs seeds until one fails. @pre this program's cores have planted bugs
-mutant_outcome hunt(const mutant& m, std::uint32_t ranks);
+mutant_outcome hunt(const mutant& m);
+/// The cores have this bug from now on; empty: none. @pre as hunt()
+void plant(std::string_view name);
 
 } // namespace di::sim
