@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dichaos sim`.
 #include "chaos/commands.hpp"
+#include "chaos/sim_branches.hpp"
 #include "chaos/sim_mutants.hpp"
 #include "chaos/sim_run.hpp"
 #include "messaging/base/probe.hpp"
@@ -69,10 +70,13 @@ void tell_failure(sim::seed_report report, const sim_arguments& a) {
   std::fflush(stdout);
 }
 
-/// Rare branches that some seed came by, and how often.
-void tell_branches() {
-  for (const auto& [name, visits] : probe::visits())
-    std::printf("  %8llu  %s\n", static_cast<unsigned long long>(visits), name.c_str());
+/// Rare branches that some seed came by and how often, and those that none did.
+int list_branches() {
+  const sim::branch_report report = sim::tell_branches(probe::visits());
+  std::fputs(report.words.c_str(), stdout);
+  std::printf("%zu rare branches, %u never reached, %u unknown\n", sim::branches().size(),
+              report.never, report.unknown);
+  return report.unknown == 0 ? 0 : 4;
 }
 
 int run_seeds(const sim_arguments& a, sim::seed_setting setting, std::uint64_t first,
@@ -185,9 +189,7 @@ int run(const sim_arguments& a) {
   if (a.branches)
     probe::observe();
   const int code = run_seeds(a, setting, seeds->first, seeds->second);
-  if (a.branches)
-    tell_branches();
-  return code;
+  return a.branches ? std::max(code, list_branches()) : code;
 }
 
 } // namespace
@@ -206,7 +208,7 @@ void add_sim_commands(CLI::App& app, int& exit_code, bool planted) {
   sim->add_option("--lines", a->lines, "Of a chart");
   sim->add_flag("--everything", a->everything, "Expert calls and loads stand in charts too");
   sim->add_option("--failures", a->failures_max, "Stop after so many failing seeds");
-  sim->add_flag("--branches", a->branches, "List the rare branches that were visited");
+  sim->add_flag("--branches", a->branches, "List the rare branches, visited or never");
   sim->add_option("--mutants", a->mutants, "Plant bugs in the cores and catch them: names, or all");
   sim->add_option("--plant", a->plant, "Run the seeds with this bug in the cores");
   sim->callback([&exit_code, a, planted, costs = add_cost_options(*sim)] {

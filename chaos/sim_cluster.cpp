@@ -134,7 +134,11 @@ void sim_cluster::spawn_control_actors(sim_process& p,
   placing.redundant = drawn_.redundant;
   placing.policy = drawn_.policy;
   world_.spawn(p, "/control/rebalancer", actors::make_rebalancer(std::move(placing)));
-  world_.spawn(p, "/control/scheduler", actors::make_scheduler({}));
+  auto placing_requests =
+      std::make_unique<typed_core<engine::scheduler_core, actors::scheduler::protocol>>(
+          std::in_place, engine::scheduler_options{});
+  scheduler_ = &placing_requests->core();
+  world_.spawn(p, "/control/scheduler", std::move(placing_requests));
   engine::journal_options book;
   book.sink = &disk_.open(p.life);
   book.recovered = before;
@@ -207,6 +211,7 @@ void sim_cluster::kill_control() {
   if (!p)
     return;
   disk_.crash();
+  scheduler_ = nullptr;
   world_.kill(p->life, std::chrono::milliseconds{20});
   world_.after(random_.span(std::chrono::milliseconds{5}, std::chrono::milliseconds{400}),
                [this] { start_control(); });

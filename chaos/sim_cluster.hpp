@@ -12,6 +12,7 @@
 #include "engine/core/gateway_core.hpp"
 #include "engine/core/membership_core.hpp"
 #include "engine/core/rebalancer_core.hpp"
+#include "engine/core/scheduler_core.hpp"
 
 #include <map>
 #include <memory>
@@ -107,6 +108,7 @@ private:
   std::unique_ptr<engine::gateway_core> gateway_; ///< the client's side; no fault hits it
   std::map<incarnation, toy_rank_core*> ranks_;   ///< of lives whose process runs
   std::map<incarnation, epoch> views_;
+  const engine::scheduler_core* scheduler_ = nullptr; ///< of the control process that runs
   std::uint64_t stale_states_ = 0, loads_ = 0;
   std::uint64_t control_lives_ = 0;
   instant ordered_until_{}; ///< an operator may still give orders

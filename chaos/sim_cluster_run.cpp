@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace di::sim {
 
@@ -252,6 +253,10 @@ void sim_cluster::check_quiet() {
   if (frames > 4 * std::uint64_t{options_.ranks})
     world_.fail_run(
         fmt::format("I19: {} frames in a minute in which nothing is to be done", frames));
+  const proto::schedule left = scheduler_->on(proto::get_schedule{}).value();
+  if (const auto kept = std::accumulate(left.assigned.begin(), left.assigned.end(), left.queued);
+      kept != 0)
+    world_.fail_run(fmt::format("I16: SCHEDULER keeps {} requests that are over", kept));
 }
 
 run_outcome sim_cluster::outcome() const {

@@ -2,6 +2,7 @@
 // Groups, tears and retries.
 #include "chaos/sim_disk.hpp"
 
+#include "messaging/base/probe.hpp"
 #include "messaging/proto/journal.hpp"
 
 #include <algorithm>
@@ -81,6 +82,7 @@ void sim_disk::write(incarnation control) {
   if (group.empty())
     return;
   if (trouble_ == disk_trouble::full || trouble_ == disk_trouble::failing) {
+    reached("sim.write_fails");
     ++failed_;
     if (trouble_ == disk_trouble::full)
       ++torn_; // what got out is cut off again
@@ -137,6 +139,7 @@ void sim_disk::crash() {
       encode(queue_.front(), bytes, next);
       const std::size_t out = random_.below(bytes.size());
       file_.insert(file_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(out));
+      reached("sim.write_torn");
       ++torn_;
     }
     record_number_ = number;

@@ -70,6 +70,7 @@ void sim_invariants::on_sent(const sim_process& process, const envelope& mail) {
              fmt::format("request {}: tokens of attempt {} are accepted after attempt {} was "
                          "opened",
                          accepted->request.v, accepted->attempt, attempts_[accepted->request]));
+    check_written("JOURNAL accepts", accepted->request, accepted->choice, accepted->next_index);
   } else if (const auto* committed = body.as<proto::tokens_committed>()) {
     on_tokens("a rank", committed->request, committed->choice, committed->first_index,
               committed->tokens);
@@ -80,9 +81,19 @@ void sim_invariants::on_sent(const sim_process& process, const envelope& mail) {
     if (released->first_index > have)
       broken("I1", fmt::format("request {} choice {}: released from index {}, before up to {}",
                                released->request.v, released->choice, released->first_index, have));
-    have =
-        std::max(have, released->first_index + static_cast<std::uint32_t>(released->tokens.size()));
+    const auto next = released->first_index + static_cast<std::uint32_t>(released->tokens.size());
+    check_written("JOURNAL releases", released->request, released->choice, next);
+    have = std::max(have, next);
+  } else if (const auto* opened = body.as<proto::request_opened>()) {
+    check_written("JOURNAL says to be open", opened->request, 0, 0);
   }
+}
+
+void sim_invariants::check_written(const char* what, request_id request, std::uint32_t choice,
+                                   std::uint32_t next) {
+  if (is_written && !is_written(request, choice, next))
+    broken("I17", fmt::format("{} request {} choice {} up to index {}, which is not on disk", what,
+                              request.v, choice, next));
 }
 
 void sim_invariants::on_tokens(const char* who, request_id request, std::uint32_t choice,

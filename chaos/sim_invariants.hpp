@@ -28,7 +28,7 @@ public:
 
   /// View that a rank's core works under; null: it is gone. For I4.
   std::function<const epoch*(incarnation)> view_of;
-  /// Whether tokens of a choice below an index are on disk. For I17.
+  /// Whether tokens of a choice below an index are on disk, and its request is. For I17.
   std::function<bool(request_id request, std::uint32_t choice, std::uint32_t next)> is_written;
 
   void on_mail(mail_event what, const sim_process& process, const address& self,
@@ -47,6 +47,8 @@ private:
   void on_placement(const proto::placement_published& m);
   void on_tokens(const char* who, request_id request, std::uint32_t choice, std::uint32_t first,
                  const std::vector<token_id>& tokens);
+  void check_written(const char* what, request_id request, std::uint32_t choice,
+                     std::uint32_t next);
   void on_taken(const proto::request_taken& m);
   void broken(const char* name, std::string words);
 

@@ -3,6 +3,7 @@
 #include "engine/core/directory_core.hpp"
 
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <algorithm>
 
@@ -119,6 +120,8 @@ void directory_core::on(const proto::withdrawn& m, instant /*now*/, outbox& out)
                         && std::erase(options_.expected, m.prefix) > 0;
   if (!present && !expected) {
     out.count("di_directory_stale_facts_total");
+    reached("directory.withdraws_unseen");
+    retire(m.prefix, m.life); // what it said of itself may come yet
     return;
   }
   retire(m.prefix, m.life);
@@ -135,6 +138,8 @@ void directory_core::on(const proto::withdrawn& m, instant /*now*/, outbox& out)
 
 void directory_core::retire(const address& prefix, incarnation life) {
   auto& over = retired_[prefix];
+  if (std::find(over.begin(), over.end(), life) != over.end())
+    return;
   over.push_back(life);
   if (over.size() > retired_lives_max)
     over.erase(over.begin());
@@ -235,6 +240,7 @@ void directory_core::settle_late(outbox& out) {
           return x.second.installed < late.since;
         }))
       continue;
+    reached("directory.takes_latecomer");
     late.late = false;
     for (const auto& listener : options_.ready_to)
       if (!planted("joiner_forgotten"))

@@ -3,6 +3,7 @@
 #include "engine/core/expert_call_core.hpp"
 
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <algorithm>
 
@@ -86,6 +87,7 @@ void expert_call_core::route(std::vector<call_entry> entries) {
   for (const call_entry& entry : entries) {
     const auto found = target_of(self, entry);
     if (!found) {
+      reached("calls.parked");
       parked_.push_back(entry);
       continue;
     }
@@ -156,6 +158,7 @@ void expert_call_core::lost(rank_id rank, incarnation life) {
   std::vector<call_entry> orphans;
   for (auto at = open_.begin(); at != open_.end();) {
     if (at->second->holder == placed_rank{rank, life}) {
+      reached("calls.lost_holder");
       orphans.insert(orphans.end(), at->second->entries.begin(), at->second->entries.end());
       at = open_.erase(at);
     } else {
@@ -182,8 +185,10 @@ void expert_call_core::keep_only(std::span<const placed_rank> alive) {
 }
 
 void expert_call_core::forgotten(call_id id) {
-  if (open_.contains(id) && std::find(unsent_.begin(), unsent_.end(), id) == unsent_.end())
+  if (open_.contains(id) && std::find(unsent_.begin(), unsent_.end(), id) == unsent_.end()) {
+    reached("calls.sent_again");
     unsent_.push_back(id);
+  }
 }
 
 std::set<call_id> expert_call_core::local_open() const {

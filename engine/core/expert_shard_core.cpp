@@ -3,6 +3,7 @@
 #include "engine/core/expert_shard_core.hpp"
 
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -77,8 +78,10 @@ bool expert_shard_core::is_open(const layer_expert& e) const {
     for (const auto& call : *l)
       if (call->batch.layer == e.layer
           && std::find(call->batch.expert.begin(), call->batch.expert.end(), e.expert)
-                 != call->batch.expert.end())
+                 != call->batch.expert.end()) {
+        reached("shard.keeps_open_expert");
         return true;
+      }
   return false;
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/core/deadline.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -167,6 +168,8 @@ result<void> gateway_core::on(const proto::tokens_released& m, instant now, outb
             ? 0
             : std::min<std::uint32_t>(have - m.first_index,
                                       static_cast<std::uint32_t>(m.tokens.size()));
+    if (skip > 0)
+      reached("gateway.repeated_tokens");
     if (have == 0 && m.tokens.size() > skip)
       c.first_token_us = us_between(e->submitted, now);
     c.tokens.insert(c.tokens.end(), m.tokens.begin() + skip, m.tokens.end());
@@ -228,6 +231,7 @@ result<void> gateway_core::on_due(timer which, instant now, outbox& out) {
   for (entry& e : entries_)
     if (e.state == phase::submitted && !planted("opening_not_resent")
         && now - e.sent >= options_.resend_after) {
+      reached("gateway.submits_again");
       e.sent = now;
       out.send(options_.journal, proto::open_request{e.spec, options_.keep});
     }

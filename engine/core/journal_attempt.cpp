@@ -2,6 +2,7 @@
 // Attempts of requests: who owns one, and what ends it.
 #include "engine/core/journal_request.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 namespace di::engine {
 
@@ -11,12 +12,14 @@ bool journal_core::place(request& r, const life_of_rank& who, instant now, outbo
   record_attempt(r, now);
   if (!has_left(who) || planted("no_attempt_fence"))
     return true;
+  reached("journal.owner_has_left");
   next_attempt(r, now, out);
   return false;
 }
 
 /// The owner is gone: from now on its tokens are refused, and another rank goes on.
 void journal_core::next_attempt(request& r, instant now, outbox& out) {
+  reached("journal.opens_next_attempt");
   ++r.attempt;
   r.placed.reset();
   r.admitted = false;

@@ -7,6 +7,7 @@
 #include "engine/core/journal_request.hpp"
 #include "engine/core/resend.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -153,6 +154,7 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
                      || (place(*r, {m.rank, m.life}, now, out) && !goes_astray(*r, m, now, out));
   if (!current || r->closed || !alive) {
     ++counts_.refused;
+    reached("journal.refuses_commit");
     out.count("di_journal_commits_refused_total");
     // A rank that hears it drops the attempt for good: a later life of this must know why. It asks
     // again.
@@ -322,6 +324,7 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
           || planted("releases_not_resent"))
         continue; // nothing is missing there, or it is on its way to disk
       if (now - c.released >= c.wait) {
+        reached("journal.releases_again");
         release(*r, i, c.shown, c.settled, now, out);
         c.wait = longer(c.wait);
       }

@@ -3,6 +3,7 @@
 #include "engine/core/deadline.hpp"
 #include "engine/core/journal_request.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <algorithm>
 
@@ -131,6 +132,7 @@ void journal_core::record_forgotten(request& r, instant now) {
 
 /// Back to what is written; what waited to be told of the rest is told never.
 void journal_core::drop_unwritten(request& r) {
+  reached("journal.drops_unwritten");
   const request_id id = r.spec.request;
   std::erase_if(held_, [id](const held_effect& h) { return h.request == id; });
   std::erase_if(writing_, [id](const writing_tokens& w) { return w.request == id; });
@@ -250,6 +252,7 @@ void journal_core::start(instant now, outbox& out) {
   began_ = now;
   if (options_.recovered) {
     take_over(*std::exchange(options_.recovered, std::nullopt), now);
+    reached("journal.recovers");
     out.count("di_journal_requests_recovered_total", static_cast<double>(requests_.size()));
   }
   if (options_.sink)

@@ -2,6 +2,7 @@
 // What KEEPER does to one rank: start, admit, drain, fence, and the budget of its restarts.
 #include "engine/core/keeper_core.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <fmt/format.h>
 
@@ -28,6 +29,7 @@ void keeper_core::exited(kept& k, const std::string& words, instant now, outbox&
   if (!excused)
     ++k.deaths;
   if (was_member && options_.loss == on_loss::restart_smaller) {
+    reached("keeper.fences");
     k.state = kept_state::fenced;
     regroup(now, out);
   }

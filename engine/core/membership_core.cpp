@@ -3,6 +3,7 @@
 #include "engine/core/membership_core.hpp"
 
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <algorithm>
 
@@ -23,7 +24,8 @@ void membership_core::on(const proto::group_formed& m, instant /*now*/, outbox& 
     out.count("di_membership_stale_facts_total");
     return;
   }
-  highest_ = std::max(highest_, m.view);
+  if (!planted("views_start_anew"))
+    highest_ = std::max(highest_, m.view);
   std::vector<proto::view_member> members;
   for (const auto& p : m.processes)
     if (p.role == "rank" && !is_over(p.rank, p.life))
@@ -52,6 +54,7 @@ void membership_core::on(const proto::group_formed& m, instant /*now*/, outbox& 
 /// The first view of a control process that was started again. Lives that were not in the last view
 /// were expelled or not yet admitted: KEEPER ends them.
 void membership_core::resume(const std::vector<proto::view_member>& there, outbox& out) {
+  reached("membership.resumes");
   view_ = options_.last_view;
   for (const auto& m : view_->members)
     if (std::none_of(there.begin(), there.end(),
@@ -89,6 +92,7 @@ void membership_core::on(const proto::member_lost& m, instant /*now*/, outbox& o
 
 void membership_core::on(const proto::member_stuck& m, instant /*now*/, outbox& out) {
   out.count("di_membership_stuck_reports_total");
+  reached("membership.hears_of_hang");
   lose(m.rank, m.life,
        fmt::format("stuck for {} ms in {}{}{}", m.stuck_ms, m.phase.empty() ? "?" : m.phase,
                    m.reason.empty() ? "" : ": ", m.reason),
@@ -111,16 +115,20 @@ void membership_core::lose(rank_id rank, incarnation life, std::string reason, o
     const auto joiner = joining_.find(rank);
     const bool joins = joiner != joining_.end() && is_it(joiner->second);
     const bool replaces = replacing_ && in(*replacing_);
+    const bool told = view_ && is_over(rank, life);
     retire(rank, life); // whoever wants to admit it comes too late
     out.count(joins || replaces ? "di_membership_joiners_lost_total"
                                 : "di_membership_stale_facts_total");
-    if (joins) // the view stays as it is
+    if (joins) { // the view stays as it is
+      reached("membership.loses_joiner");
       joining_.erase(joiner);
+    }
     if (replaces) // KEEPER names others
       replacing_.reset();
     if ((joins || replaces) && !options_.keeper.empty())
-      out.send(options_.keeper, proto::member_lost{rank, life, std::move(reason)});
-    else if (!view_ && !options_.directory.empty()) // it died before the group had formed
+      out.send(options_.keeper, proto::member_lost{rank, life, reason});
+    if (!told
+        && !options_.directory.empty()) // or others that come would wait for its routes for ever
       out.send(options_.directory,
                proto::withdrawn{fmt::format("/rank/{}", rank.v), life, std::move(reason)});
     return;

@@ -4,6 +4,7 @@
 
 #include "engine/core/rank_sequence.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 #include "messaging/proto/kv_agent.hpp"
 
 #include <algorithm>
@@ -41,9 +42,11 @@ result<void> rank_core::admissible(const proto::assign_request& m) const {
     return fail(ec::stale_incarnation,
                 "request {} is for incarnation {:x} of rank {}, this is {:x}", id, m.life.v,
                 options_.rank.v, options_.life.v);
-  if (m.view < view_ && !planted("no_epoch_check"))
+  if (m.view < view_ && !planted("no_epoch_check")) {
+    reached("rank.refuses_older_view");
     return fail(ec::stale_epoch, "request {} comes from view {}, rank {} is in view {}", id,
                 m.view.v, options_.rank.v, view_.v);
+  }
   if (draining_)
     return fail(ec::unavailable, "rank {} is draining", options_.rank.v);
   if (spec.drafts != 0)
@@ -189,6 +192,7 @@ result<void> rank_core::on(const proto::commit_refused& m, instant now, outbox& 
   if (at == requests_.end() || at->second->attempt != m.attempt || planted("refusal_ignored"))
     return {};
   out.count("di_rank_attempts_refused_total");
+  reached("rank.drops_refused_attempt");
   drop_attempt(m.request, now, out);
   report(out);
   return {};

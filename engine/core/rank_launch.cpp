@@ -3,6 +3,7 @@
 // not enough.
 #include "engine/core/rank_sequence.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 
 #include <algorithm>
 
@@ -80,6 +81,7 @@ void rank_core::take_pages(item& i, instant now, outbox& out) {
 /// Takes the KV of a sequence; it will compute all its tokens again. @pre no step is out
 void rank_core::preempt(sequence& s, outbox& out) {
   DI_CHECK(!out_);
+  reached("rank.preempts");
   kv_->close(s.key);
   std::erase(running_, s.key);
   if (!planted("forgotten_rollback"))

@@ -8,6 +8,7 @@
 #include "engine/moe/placement_repair.hpp"
 #include "engine/moe/random_placement.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -165,7 +166,7 @@ result<void> rebalancer_core::on(const proto::placement_installed& m, instant, o
     return {};
   }
   if (phase_ != phase::publishing || m.placement != placement_.version()
-      || waiting_.erase(m.who) == 0 || (!waiting_.empty() && !planted("settles_too_early")))
+      || waiting_.erase(m.who) == 0 || (!waiting_.empty() && !planted("releases_what_is_asked")))
     return {};
   waiting_.clear();
   settle(out);
@@ -184,6 +185,7 @@ void rebalancer_core::overtake(epoch seen, outbox& out) {
   version_ = seen.v + 1;
   placement_ = std::move(*made);
   goal_.clear();
+  reached("rebalancer.overtakes");
   out.count("di_rebalancer_overtaken_total");
   publish(out);
 }
@@ -256,6 +258,7 @@ void rebalancer_core::settle(outbox& out) {
 result<void> rebalancer_core::on_due(timer which, instant, outbox& out) {
   if (which.kind == resend_due && which.key == version_ && !waiting_.empty()
       && !planted("placement_not_resent")) {
+    reached("rebalancer.publishes_again");
     wait_ = longer(wait_);
     send_all(out);
   }

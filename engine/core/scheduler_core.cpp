@@ -5,6 +5,7 @@
 #include "engine/core/resend.hpp"
 #include "engine/core/scheduler_request.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/base/trace.hpp"
 
@@ -254,6 +255,7 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
   if (!r)
     return {};
   if (m.code == ec::stale_epoch && !planted("double_owner")) {
+    reached("scheduler.meets_other_view");
     // Another assignment may be on its way to it, so no other rank may have the attempt.
     r->ahead = r->sent_view == view_;
     if (!r->ahead && !r->confirmed)
@@ -333,6 +335,7 @@ result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
       continue;
     if (!planted("assignment_not_resent")
         && now - r->sent >= (r->confirmed ? options_.remind_after : r->wait)) {
+      reached("scheduler.assigns_again");
       send_assignment(*r, now, out);
       r->wait = longer(r->wait);
     }
