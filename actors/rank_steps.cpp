@@ -194,8 +194,10 @@ void rank_actor::feed_drafts(outbox& out) {
   const engine::step_plan& plan = core_.launched();
   for (std::size_t i = 0; i < plan.segments.size(); ++i) {
     const engine::drawn_segment& drawn = outcome_[i];
+    if (drawn.sequence == 0 || !core_.wants_taps(drawn.sequence))
+      continue; // its state may be gone
     const std::span<const engine::bf16> taps = parts_.runner->taps(i);
-    if (drawn.sequence == 0 || taps.empty() || !core_.wants_taps(drawn.sequence))
+    if (taps.empty())
       continue;
     const std::size_t computed = plan.segments[i].tokens.size();
     const std::size_t width = parts_.taps_width;

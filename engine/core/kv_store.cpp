@@ -42,7 +42,8 @@ void kv_store::hold(held_lease& l, const proto::kv_item& item) {
   drop(l, longer ? other : item.at);
 }
 
-void kv_store::drop(held_lease& l, const proto::kv_address& at) {
+/// @param at  a copy: what names it may lie in `l`
+void kv_store::drop(held_lease& l, const proto::kv_address at) {
   if (l.pieces.erase(at) == 0)
     return;
   const auto p = pieces_.find(at);

@@ -82,7 +82,7 @@ private:
   using lease_map = std::map<proto::kv_lease, held_lease>;
 
   void hold(held_lease& l, const proto::kv_item& item);
-  void drop(held_lease& l, const proto::kv_address& at);
+  void drop(held_lease& l, proto::kv_address at);
   void void_reservation(held_lease& l);
   lease_map::iterator end_lease(lease_map::iterator at);
   void fence(request_id request, std::uint32_t attempt);

@@ -185,7 +185,7 @@ TEST_F(fixture, ends_a_request_at_its_deadline_with_what_was_written) {
   const auto shown = only<proto::tokens_released>(out);
   EXPECT_TRUE(shown.tokens.empty());
   written(core);
-  const request_image& kept = disk.found().requests.at(request_id{1});
+  const request_image kept = disk.found().requests.at(request_id{1});
   EXPECT_TRUE(kept.closed);
 }
 
