@@ -128,7 +128,7 @@ void sim_cluster::start_control() {
 void sim_cluster::spawn_control_actors(sim_process& p,
                                        const std::optional<engine::journal_image>& before) {
   for (std::uint32_t n = 0; n < drawn_.nodes; ++n)
-    world_.spawn(p, fmt::format("/node/{}", n), nodes_.make_stub());
+    world_.spawn(p, fmt::format("/node/{}", n), nodes_.make_proxy());
   engine::rebalancer_options placing;
   placing.groups = {{0, toy::layers, drawn_.experts}};
   placing.redundant = drawn_.redundant;

@@ -11,10 +11,10 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-/// KEEPER's side of a node process.
-class node_stub {
+/// What actors/node_proxy is in the product: KEEPER's way to a node process.
+class node_proxy {
 public:
-  explicit node_stub(sim_nodes* nodes) : nodes_{nodes} {}
+  explicit node_proxy(sim_nodes* nodes) : nodes_{nodes} {}
   result<proto::rank_started> on(const proto::start_rank& m, instant, outbox&) {
     const auto life = nodes_->start(m.rank);
     if (!life)
@@ -26,17 +26,17 @@ public:
 private:
   sim_nodes* nodes_;
 };
-struct node_stub_type {
-  static constexpr auto kind = "node_stub";
-  using core = node_stub;
+struct node_proxy_type {
+  static constexpr auto kind = "node_proxy";
+  using core = node_proxy;
   using protocol = di::protocol<replies_to<proto::start_rank>::with<proto::rank_started>,
                                 reacts_to<proto::kill_rank>>;
 };
 
 } // namespace
 
-std::unique_ptr<core_handle> sim_nodes::make_stub() {
-  return wrap_core<node_stub_type>(this);
+std::unique_ptr<core_handle> sim_nodes::make_proxy() {
+  return wrap_core<node_proxy_type>(this);
 }
 
 incarnation sim_nodes::life_of(rank_id rank) const {

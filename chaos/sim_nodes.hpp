@@ -46,7 +46,7 @@ public:
   /// A control process runs: it gets what the one before has missed.
   void attach_control();
   /// Its actor at /node/<n> in the control process.
-  std::unique_ptr<core_handle> make_stub();
+  std::unique_ptr<core_handle> make_proxy();
 
   incarnation life_of(rank_id rank) const;
   bool running(rank_id rank) const { return life_of(rank).v != 0; }
