@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chaos/process_table.hpp"
 
+#include "chaos/file_text.hpp"
+
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -11,13 +13,6 @@ namespace di::chaos {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string content(const std::string& path) {
-  std::ifstream file{path, std::ios::binary};
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::vector<std::string> words_of(const std::string& text, char end) {
   std::vector<std::string> out;
@@ -66,11 +61,11 @@ std::vector<process_entry> find_processes(const std::string& fault_folder) {
         || name.empty())
       continue;
     bool ours = false;
-    for (const std::string& variable : words_of(content("/proc/" + name + "/environ"), '\0'))
+    for (const std::string& variable : words_of(file_text("/proc/" + name + "/environ"), '\0'))
       ours = ours || variable == mark;
     if (!ours)
       continue;
-    const std::string stat = content("/proc/" + name + "/stat");
+    const std::string stat = file_text("/proc/" + name + "/stat");
     const std::size_t behind = stat.rfind(") ");
     if (behind == std::string::npos)
       continue;
@@ -79,7 +74,7 @@ std::vector<process_entry> find_processes(const std::string& fault_folder) {
       continue;
     p.state = fields[0].front();
     p.started = std::strtoull(fields[19].c_str(), nullptr, 10);
-    name_it(p, words_of(content("/proc/" + name + "/cmdline"), '\0'));
+    name_it(p, words_of(file_text("/proc/" + name + "/cmdline"), '\0'));
     found.push_back(p);
   }
   return found;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chaos/run.hpp"
 
+#include "chaos/file_text.hpp"
 #include "chaos/triggers.hpp"
 #include "launch/process.hpp"
 
@@ -23,13 +24,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds look_every{500};  ///< at descriptors
 constexpr milliseconds settle_time{600}; ///< after the end, until what is left is a leak
-
-std::string content(const std::string& path) {
-  std::ifstream file{path, std::ios::binary};
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 void write_file(const std::string& path, std::string_view text) {
   std::ofstream file{path, std::ios::binary};
@@ -213,14 +207,14 @@ result<run_record> one_run::run() {
     record_.timed_out = true;
     triggers_.stop();
     injector_.heal();
-    child_->signal(SIGTERM); // drains
+    child_->signal(SIGTERM);                                                         // drains
     loop_.at(clock::now() + milliseconds{100}, [this] { child_->signal(SIGTERM); }); // aborts
     loop_.at(clock::now() + milliseconds{5'000}, [this] { child_->signal(SIGKILL); });
   });
   loop_.run();
   record_.faults = injector_.done();
   record_.faults_missing = options_.disturbed ? triggers_.waiting() : 0;
-  record_.answers = content(options_.home + "/answers.jsonl");
+  record_.answers = file_text(options_.home + "/answers.jsonl");
   return std::move(record_);
 }
 

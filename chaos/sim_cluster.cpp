@@ -2,42 +2,17 @@
 // Putting the production cores into processes.
 #include "chaos/sim_cluster.hpp"
 
-#include "actors/batch_gateway.hpp"
 #include "actors/control.hpp"
 #include "actors/directory.hpp"
 #include "actors/expert_shard.hpp"
 #include "actors/serving.hpp"
+#include "chaos/sim_client.hpp"
 
 #include <fmt/format.h>
 
 namespace di::sim {
 
 namespace {
-
-/// The gateway's core outlives its process: what a client has seen stays seen.
-class client_core {
-public:
-  explicit client_core(engine::gateway_core* core) : core_{core} {}
-  template <class M>
-  result<void> on(const M& m, instant now, outbox& out) {
-    return core_->on(m, now, out);
-  }
-  result<proto::gateway_state> on(const proto::get_gateway& m, instant, outbox&) {
-    return core_->on(m);
-  }
-  result<void> on_due(timer which, instant now, outbox& out) {
-    return core_->on_due(which, now, out);
-  }
-  void check() const { core_->check(); }
-
-private:
-  engine::gateway_core* core_;
-};
-struct client_type {
-  static constexpr auto kind = "client";
-  using core = client_core;
-  using protocol = actors::batch_gateway::protocol;
-};
 
 world_options world_of(const cluster_options& o, const drawn_settings& drawn) {
   world_options w;

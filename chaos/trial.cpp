@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chaos/trial.hpp"
 
+#include "chaos/file_text.hpp"
 #include "chaos/pauses.hpp"
 #include "chaos/workload.hpp"
 #include "launch/topology.hpp"
@@ -22,13 +23,6 @@ namespace di::chaos {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string content(const fs::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 /// A short folder of one trial, gone with it unless kept.
 struct scratch {
@@ -96,7 +90,7 @@ bool jumps(const plan& p) {
 
 std::string machine_name() {
   std::string cpu = "unknown processor";
-  std::istringstream info{content("/proc/cpuinfo")};
+  std::istringstream info{file_text("/proc/cpuinfo")};
   for (std::string line; std::getline(info, line);)
     if (line.starts_with("model name")) {
       cpu = line.substr(line.find(':') + 2);
@@ -180,7 +174,7 @@ void trial::keep(const std::string& name) const {
 result<void> trial::take_reference() {
   const std::string cached = cache_file();
   if (!cached.empty())
-    reference_ = content(cached);
+    reference_ = file_text(cached);
   if (!reference_.empty())
     return {};
   run_.home = home_.path + "/u";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All cores of serving over a network that loses, repeats and reorders: every request ends, with
 // the tokens that one machine alone would give, each exactly once.
-#include "actors/batch_gateway.hpp"
 #include "actors/serving.hpp"
+#include "chaos/sim_client.hpp"
 #include "chaos/sim_toy_actors.hpp"
 #include "messaging/proto/membership.hpp"
 #include "tests/sim/sim_network.hpp"
@@ -19,31 +19,6 @@ using sim::toy_expert_loader;
 using sim::toy_expert_runner;
 using sim::toy_rank;
 using sim::toy_rank_core;
-
-/// Looks into a gateway core that the network owns.
-class watched_gateway {
-public:
-  explicit watched_gateway(engine::gateway_core* core) : core_{core} {}
-  template <class M>
-  result<void> on(const M& m, instant now, outbox& out) {
-    return core_->on(m, now, out);
-  }
-  result<proto::gateway_state> on(const proto::get_gateway& m, instant, outbox&) {
-    return core_->on(m);
-  }
-  result<void> on_due(timer which, instant now, outbox& out) {
-    return core_->on_due(which, now, out);
-  }
-  void check() const { core_->check(); }
-
-private:
-  engine::gateway_core* core_;
-};
-struct gateway_type {
-  static constexpr auto kind = "watched_gateway";
-  using core = watched_gateway;
-  using protocol = actors::batch_gateway::protocol;
-};
 
 std::vector<proto::request_spec> some_requests(std::mt19937_64& random) {
   std::vector<proto::request_spec> all(1 + random() % 8);
@@ -108,7 +83,7 @@ void run_seed(std::uint64_t seed, totals& sum) {
   net.add("/control/rebalancer", actors::make_rebalancer(placing));
   net.add("/control/scheduler", actors::make_scheduler({}));
   net.add("/control/journal", actors::make_journal(book));
-  net.add("/gateway/0", wrap_core<gateway_type>(&gateway));
+  net.add("/gateway/0", wrap_core<sim::client_type>(&gateway));
   proto::view_committed view;
   view.view = epoch{1};
   const auto ranks = static_cast<std::uint32_t>(1 + random() % 4);

@@ -209,30 +209,19 @@ private:
   }
   static incarnation life(rank_id rank) { return incarnation{100 + rank.v}; }
   actors::rank_parts parts_of(rank_id rank) const {
-    const engine::model_spec& spec = model_->spec();
-    actors::rank_parts parts;
-    parts.layout = engine::make_kv_layout(spec);
+    lone_rank_setting of;
+    of.step_rows = setting_.step_rows;
+    of.steps_in_flight = setting_.steps_in_flight;
+    of.speculation = setting_.speculation;
+    of.snapshot_bytes = setting_.snapshot_bytes;
+    of.pages = setting_.pages;
+    actors::rank_parts parts = rank_parts_of(model_, of);
     parts.options.rank = rank;
     parts.options.life = life(rank);
     parts.options.journal = parts.options.scheduler = "/control/front";
-    parts.options.vocab = static_cast<std::uint32_t>(spec.vocab_size);
     parts.options.context_tokens = setting_.context_tokens;
-    parts.options.step_rows = setting_.step_rows;
     parts.options.unacknowledged_max = 8; // computing takes no time: mail keeps the pace
-    parts.options.steps_in_flight = setting_.steps_in_flight;
-    parts.options.speculation = engine::parse_speculation(setting_.speculation).value();
     parts.listeners = "";
-    engine::rank_runners runners = engine::own_rank_runners(model_, 1);
-    parts.runner = runners.steps;
-    parts.drafts = runners.drafts;
-    parts.options.draft_block = static_cast<std::uint32_t>(parts.drafts->block());
-    parts.taps_width = static_cast<std::size_t>(spec.taps_width());
-    parts.rules = engine::make_prefill_rules(spec);
-    parts.prefixes.page_tokens = engine::page_tokens;
-    parts.prefixes.snapshot_bytes = setting_.snapshot_bytes;
-    parts.samplers = engine::make_text_samplers(nullptr, static_cast<std::size_t>(spec.vocab_size),
-                                                {spec.eos_token_id});
-    parts.pool = engine::page_pool::create(parts.layout.page_bytes, setting_.pages).value();
     if (setting_.replicas > 0) {
       parts.options.kv_agent = engine::kv_agent_path(rank);
       parts.transfer.enabled = true;

@@ -120,12 +120,40 @@ struct front {
                    reacts_to<proto::request_settled>, reacts_to<proto::rank_load>>;
 };
 
+/// A RANK of its own with a real model; its front plays JOURNAL and SCHEDULER.
+inline actors::rank_parts rank_parts_of(const std::shared_ptr<const engine::loaded_model>& model,
+                                        const lone_rank_setting& s) {
+  const engine::model_spec& spec = model->spec();
+  actors::rank_parts parts;
+  parts.layout = engine::make_kv_layout(spec);
+  parts.options.rank = rank_id{0};
+  parts.options.journal = parts.options.scheduler = "/rank/0/front";
+  parts.options.vocab = static_cast<std::uint32_t>(spec.vocab_size);
+  parts.options.context_tokens = 2048;
+  parts.options.step_rows = s.step_rows;
+  parts.options.steps_in_flight = s.steps_in_flight;
+  parts.options.speculation = engine::parse_speculation(s.speculation).value();
+  parts.listeners = "/rank/0/front";
+  engine::rank_runners runners = engine::own_rank_runners(model, 1);
+  parts.runner = runners.steps;
+  parts.drafts = runners.drafts;
+  parts.options.draft_block = static_cast<std::uint32_t>(parts.drafts->block());
+  parts.taps_width = static_cast<std::size_t>(spec.taps_width());
+  parts.rules = engine::make_prefill_rules(spec);
+  parts.prefixes.page_tokens = engine::page_tokens;
+  parts.prefixes.snapshot_bytes = s.snapshot_bytes;
+  parts.samplers = engine::make_text_samplers(nullptr, static_cast<std::size_t>(spec.vocab_size),
+                                              {spec.eos_token_id});
+  parts.pool = engine::page_pool::create(parts.layout.page_bytes, s.pages).value();
+  return parts;
+}
+
 class lone_rank {
 public:
   lone_rank(std::shared_ptr<const engine::loaded_model> model, const lone_rank_setting& setting) {
     const engine::model_spec& spec = model->spec();
     auto rank = std::make_unique<typed_core<actors::rank_actor, actors::rank::protocol>>(
-        std::in_place, parts_of(model, setting));
+        std::in_place, rank_parts_of(model, setting));
     actor_ = &rank->core();
     actors::shard_parts shard;
     shard.options.rank = rank_id{0};
@@ -154,33 +182,6 @@ public:
   front_log log;
 
 private:
-  static actors::rank_parts parts_of(const std::shared_ptr<const engine::loaded_model>& model,
-                                     const lone_rank_setting& s) {
-    const engine::model_spec& spec = model->spec();
-    actors::rank_parts parts;
-    parts.layout = engine::make_kv_layout(spec);
-    parts.options.rank = rank_id{0};
-    parts.options.journal = parts.options.scheduler = "/rank/0/front";
-    parts.options.vocab = static_cast<std::uint32_t>(spec.vocab_size);
-    parts.options.context_tokens = 2048;
-    parts.options.step_rows = s.step_rows;
-    parts.options.steps_in_flight = s.steps_in_flight;
-    parts.options.speculation = engine::parse_speculation(s.speculation).value();
-    parts.listeners = "/rank/0/front";
-    engine::rank_runners runners = engine::own_rank_runners(model, 1);
-    parts.runner = runners.steps;
-    parts.drafts = runners.drafts;
-    parts.options.draft_block = static_cast<std::uint32_t>(parts.drafts->block());
-    parts.taps_width = static_cast<std::size_t>(spec.taps_width());
-    parts.rules = engine::make_prefill_rules(spec);
-    parts.prefixes.page_tokens = engine::page_tokens;
-    parts.prefixes.snapshot_bytes = s.snapshot_bytes;
-    parts.samplers = engine::make_text_samplers(nullptr, static_cast<std::size_t>(spec.vocab_size),
-                                                {spec.eos_token_id});
-    parts.pool = engine::page_pool::create(parts.layout.page_bytes, s.pages).value();
-    return parts;
-  }
-
   sim_network net_{1, {}};
   const actors::rank_actor* actor_ = nullptr;
 };

@@ -5,6 +5,7 @@
 #include "engine/core/rebalancer_core.hpp"
 #include "engine/core/scheduler_core.hpp"
 #include "tests/support/sent_mail.hpp"
+#include "tests/support/small_requests.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,20 +13,10 @@ namespace di::engine {
 namespace {
 
 using test::only;
+using test::request;
 using test::sent;
-
-const std::vector<placed_rank> two_ranks{{rank_id{0}, incarnation{10}},
-                                         {rank_id{1}, incarnation{11}}};
-
-proto::request_spec request(std::uint64_t id, std::uint32_t n = 1) {
-  proto::request_spec spec;
-  spec.request = request_id{id};
-  spec.gateway = "/gateway/0";
-  spec.prompt = {1, 2, 3};
-  spec.sampling.max_tokens = 4;
-  spec.sampling.n = n;
-  return spec;
-}
+using test::tokens;
+using test::two_ranks;
 
 TEST(scheduler_core, gives_requests_to_the_least_loaded_rank) {
   scheduler_core core{{}};
@@ -102,19 +93,6 @@ TEST(scheduler_core, bounds_its_queue_and_repeats_what_was_not_taken) {
   ASSERT_TRUE(core.on(proto::release_request{request_id{1}, true}, {}, out));
   EXPECT_EQ(sent<proto::withdraw_request>(out)[0].first, "/rank/0/rank");
   core.check();
-}
-
-proto::tokens_committed tokens(std::uint64_t id, std::uint32_t first, std::vector<token_id> ids,
-                               bool ended = false) {
-  proto::tokens_committed m;
-  m.request = request_id{id};
-  m.attempt = 1;
-  m.rank = rank_id{2};
-  m.first_index = first;
-  m.tokens = std::move(ids);
-  if (ended)
-    m.end.reason = proto::finish_reason::length;
-  return m;
 }
 
 TEST(scheduler_core, repeats_an_assignment_less_and_less_until_it_is_taken) {
