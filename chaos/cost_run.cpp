@@ -4,6 +4,7 @@
 
 #include "actors/serving.hpp"
 #include "chaos/cost_device.hpp"
+#include "chaos/sim_client.hpp"
 #include "engine/core/gateway_core.hpp"
 #include "messaging/proto/membership.hpp"
 
@@ -12,29 +13,6 @@
 
 namespace di::chaos {
 namespace {
-
-/// GATEWAY, whose core the run looks into.
-class watched_gateway {
-public:
-  explicit watched_gateway(engine::gateway_core* core) : core_{core} {}
-  template <class M>
-  result<void> on(const M& m, instant now, outbox& out) {
-    return core_->on(m, now, out);
-  }
-  result<void> on_due(timer which, instant now, outbox& out) {
-    return core_->on_due(which, now, out);
-  }
-
-private:
-  engine::gateway_core* core_;
-};
-struct gateway_type {
-  static constexpr auto kind = "watched_gateway";
-  using core = watched_gateway;
-  using protocol = di::protocol<reacts_to<proto::start_batch>, reacts_to<proto::placement_settled>,
-                                reacts_to<proto::request_opened>, reacts_to<proto::request_closed>,
-                                reacts_to<proto::tokens_released>>;
-};
 
 constexpr duration never = std::chrono::hours{1}; // nothing is lost here
 
@@ -86,7 +64,7 @@ void add_control(cost_world& world, std::size_t host, const cost_table& t, const
   world.add(host, "control", "/control/rebalancer", actors::make_rebalancer(placing(t, o)));
   world.add(host, "control", "/control/scheduler", actors::make_scheduler(plan));
   world.add(host, "control", "/control/journal", actors::make_journal(book));
-  world.add(host, "control", "/gateway/0", wrap_core<gateway_type>(&gateway));
+  world.add(host, "control", "/gateway/0", wrap_core<sim::client_type>(&gateway));
 }
 
 /// Ranks of the topology's defaults.

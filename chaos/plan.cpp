@@ -184,7 +184,6 @@ void read_document(reader& r, const yaml_node& root, plan& p) {
              {"doc", setter(p.doc, word)},
              {"covers", [&](const yaml_node& n) { return r.texts(n, p.covers); }, true},
              {"sets", [&](const yaml_node& n) { return r.texts(n, p.sets); }, true},
-             {"environment", [&](const yaml_node& n) { return r.texts(n, p.environment); }, true},
              {"seed", setter(p.seed, parse_number)},
              {"limit", setter(p.limit, launch::parse_time)},
              {"workload",

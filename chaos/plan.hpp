@@ -124,7 +124,6 @@ struct plan {
   std::string file, name, doc;
   std::vector<std::string> covers;               ///< F1 … F28, C01 … C47, I1 … I20
   std::vector<std::string> sets;                 ///< overrides of the topology
-  std::vector<std::string> environment;          ///< NAME=value of dilaunch
   std::uint64_t seed = 1;                        ///< of random targets
   nanoseconds limit = std::chrono::seconds{120}; ///< the run is ended after it, and has failed
   workload work;

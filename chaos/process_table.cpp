@@ -84,8 +84,4 @@ std::size_t open_descriptors(pid_t pid) {
   return entries_of("/proc/" + std::to_string(pid) + "/fd");
 }
 
-std::size_t threads_of(pid_t pid) {
-  return entries_of("/proc/" + std::to_string(pid) + "/task");
-}
-
 } // namespace di::chaos

@@ -25,7 +25,5 @@ std::vector<process_entry> find_processes(const std::string& fault_folder);
 
 /// Open descriptors of a process; 0 if it is gone.
 std::size_t open_descriptors(pid_t pid);
-/// Threads of a process; 0 if it is gone.
-std::size_t threads_of(pid_t pid);
 
 } // namespace di::chaos

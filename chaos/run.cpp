@@ -73,6 +73,7 @@ private:
   void strike(std::size_t number, bool in_step);
   void take_line(const std::string& line);
   void look();
+  samples sample() const;
   void end_of_child();
   void look_for_leaks();
 
@@ -103,9 +104,6 @@ result<void> one_run::start() {
 
   ::setenv("XDG_RUNTIME_DIR", (options_.home + "/r").c_str(), 1);
   ::setenv("DI_FAULTS", folder_.c_str(), 1);
-  for (const std::string& variable : plan_.environment)
-    if (const std::size_t eq = variable.find('='); eq != std::string::npos)
-      ::setenv(variable.substr(0, eq).c_str(), variable.substr(eq + 1).c_str(), 1);
   if (!options_.clock_shim.empty())
     ::setenv("LD_PRELOAD", options_.clock_shim.c_str(), 1);
   launch::process_options c;
@@ -139,12 +137,16 @@ void one_run::take_line(const std::string& line) {
   record_.events.push_back(std::move(*e));
 }
 
+samples one_run::sample() const {
+  samples now;
+  for (const process_entry& p : find_processes(folder_))
+    now[name_of(p)] = {p.pid, open_descriptors(p.pid)};
+  return now;
+}
+
 void one_run::strike(std::size_t number, bool in_step) {
-  if (!struck_) {
-    struck_ = true;
-    for (const process_entry& p : find_processes(folder_))
-      record_.before[name_of(p)] = {p.pid, open_descriptors(p.pid), threads_of(p.pid)};
-  }
+  if (!std::exchange(struck_, true))
+    record_.before = sample();
   injector_.start(number, plan_.faults[number], in_step);
   if (options_.verbose)
     std::fprintf(stderr, "[dichaos] %s\n", injector_.done().back().what.c_str());
@@ -153,9 +155,7 @@ void one_run::strike(std::size_t number, bool in_step) {
 void one_run::look() {
   if (ended_)
     return;
-  samples now;
-  for (const process_entry& p : find_processes(folder_))
-    now[name_of(p)] = {p.pid, open_descriptors(p.pid), threads_of(p.pid)};
+  samples now = sample();
   if (now.size() > options_.ranks / 2) // not while it ends
     record_.after = std::move(now);
   loop_.at(clock::now() + look_every, [this] { look(); });

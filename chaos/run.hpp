@@ -29,7 +29,7 @@ struct run_options {
 /// What a process held at one moment.
 struct process_sample {
   pid_t pid = 0;
-  std::size_t descriptors = 0, threads = 0;
+  std::size_t descriptors = 0;
 };
 using samples = std::map<std::string, process_sample>; ///< by "rank 3", "control", "node 1"
 

@@ -137,7 +137,6 @@ void sim_invariants::on_view(const proto::view_committed& m) {
   }
   for (const auto& [rank, life] : members_)
     if (const auto at = next.find(rank); at == next.end() || at->second != life) {
-      ++leaves_;
       gone_.insert(life);
       if (!nodes_.may_leave(rank, life))
         broken("I13",

@@ -39,7 +39,6 @@ public:
   bool is_member(incarnation life) const;
   std::uint64_t views() const noexcept { return views_; }
   std::uint64_t joins() const noexcept { return joins_; }
-  std::uint64_t leaves() const noexcept { return leaves_; }
 
 private:
   void on_sent(const sim_process& process, const envelope& mail);
@@ -58,7 +57,7 @@ private:
   epoch view_{};
   std::map<rank_id, incarnation> members_;
   std::set<incarnation> gone_; ///< lives that left
-  std::uint64_t views_ = 0, joins_ = 0, leaves_ = 0;
+  std::uint64_t views_ = 0, joins_ = 0;
   std::map<epoch, std::size_t> placements_;      ///< version -> digest
   std::map<request_id, std::uint32_t> attempts_; ///< newest that JOURNAL opened
   std::map<std::pair<request_id, std::uint32_t>, incarnation> owners_;

@@ -70,7 +70,6 @@ std::optional<incarnation> sim_nodes::start(rank_id rank, bool at_once) {
     return std::nullopt;
   const incarnation life{random_.next() | 1U};
   lives_[rank] = life;
-  ++starts_;
   if (at_once) {
     begin_rank(rank, life);
     return life;

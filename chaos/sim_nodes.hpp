@@ -59,8 +59,7 @@ public:
     return was_hurt(life) || ordered_.contains(rank);
   }
   std::vector<rank_id> ranks_of(node_id node) const;
-  std::map<rank_id, incarnation> lives() const { return lives_; }
-  std::uint64_t starts() const noexcept { return starts_; }
+  const std::map<rank_id, incarnation>& lives() const noexcept { return lives_; }
 
 private:
   void tell(const address& to, parcel fact);
@@ -74,7 +73,7 @@ private:
   std::set<incarnation> loading_, hurt_, dead_;
   std::set<rank_id> ordered_;
   std::vector<std::pair<address, parcel>> missed_;
-  std::uint64_t deaths_ = 0, starts_ = 0;
+  std::uint64_t deaths_ = 0;
 };
 
 } // namespace di::sim

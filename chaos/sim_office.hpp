@@ -50,7 +50,6 @@ public:
   /// The connection to a life broke: what was asked there bounces, and nothing more is sent there.
   void lost(incarnation life, const error& reason);
   bool retired(incarnation life) const { return retired_.contains(life); }
-  std::size_t pending() const noexcept { return pending_.size(); }
 
 private:
   struct asked {

@@ -4,9 +4,9 @@
 #include "chaos/file_text.hpp"
 #include "chaos/pauses.hpp"
 #include "chaos/workload.hpp"
+#include "engine/model/sha256.hpp"
 #include "launch/topology.hpp"
 #include "launch/units.hpp"
-#include "messaging/base/crc32c.hpp"
 
 #include <fmt/format.h>
 
@@ -157,8 +157,9 @@ std::string trial::cache_file() const {
   std::string key = run_.prompts + model_ + stamp(run_.dilaunch) + stamp(model_ + "/config.json");
   for (const std::string& s : plan_.sets)
     key += s;
-  const auto bytes = std::as_bytes(std::span{key});
-  return fmt::format("{}/{:08x}{:08x}.jsonl", options_.cache, crc32c(bytes), crc32c(bytes, 1));
+  engine::sha256 digest;
+  digest.update(key);
+  return fmt::format("{}/{}.jsonl", options_.cache, digest.hex().substr(0, 32));
 }
 
 void trial::keep(const std::string& name) const {

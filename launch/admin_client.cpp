@@ -13,11 +13,15 @@
 #include <cerrno>
 #include <cstring>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 namespace di::launch {
 namespace {
+
+/// One that is stopped is no reason not to see the others.
+constexpr std::chrono::seconds who_limit{2};
 
 struct found_run {
   std::string dir, topology;
@@ -39,8 +43,11 @@ result<unique_fd> connect_to(const std::string& run_dir) {
 
 } // namespace
 
-result<std::string> ask_run(const std::string& run_dir, const std::string& line) {
+result<std::string> ask_run(const std::string& run_dir, const std::string& line,
+                            std::chrono::seconds limit) {
   DI_TRY(const auto fd, connect_to(run_dir));
+  const timeval patience{limit.count(), 0}; // of zero: for ever
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   DI_TRY_VOID(write_all(fd.get(), line + "\n"));
   std::string answer;
   while (answer.find('\n') == std::string::npos) {
@@ -48,6 +55,8 @@ result<std::string> ask_run(const std::string& run_dir, const std::string& line)
     const auto n = ::read(fd.get(), block, sizeof(block));
     if (n < 0 && errno == EINTR)
       continue;
+    if (n < 0 && errno == EAGAIN)
+      return fail(ec::deadline_exceeded, "{}: no answer within {} s", run_dir, limit.count());
     if (n < 0)
       return fail(ec::io_error, "{}: {}", run_dir, std::strerror(errno));
     if (n == 0)
@@ -64,7 +73,7 @@ result<std::string> find_run(const std::string& wanted) {
   }
   std::vector<found_run> runs;
   for (const auto& dir : run_dir::all()) {
-    const auto line = ask_run(dir, R"({"command":"who"})");
+    const auto line = ask_run(dir, R"({"command":"who"})", who_limit);
     const auto j = nlohmann::json::parse(line.ok() ? *line : "", nullptr, false);
     if (j.is_object() && j.contains("pid") && j["pid"].is_number_integer())
       runs.push_back({dir, j.value("topology", ""), j["pid"].get<std::int64_t>()});

@@ -4,6 +4,7 @@
 
 #include "messaging/base/result.hpp"
 
+#include <chrono>
 #include <string>
 
 namespace di::launch {
@@ -13,8 +14,11 @@ namespace di::launch {
 /// @errors not_found: none; bad_argument: several, all are named
 result<std::string> find_run(const std::string& wanted);
 
-/// Sends one line and waits for the answer, however long it takes.
-/// @errors not_found: nobody listens there; io_error; unavailable: it ended without an answer
-result<std::string> ask_run(const std::string& run_dir, const std::string& line);
+/// Sends one line and waits for the answer.
+/// @param limit  for each part of the answer; zero: however long it takes
+/// @errors not_found: nobody listens there; io_error; unavailable: it ended without an answer;
+/// deadline_exceeded
+result<std::string> ask_run(const std::string& run_dir, const std::string& line,
+                            std::chrono::seconds limit = {});
 
 } // namespace di::launch

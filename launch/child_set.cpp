@@ -33,7 +33,6 @@ result<void> child_set::start(const child_spec& spec) {
   options.boot = spec.boot;
   options.with_status = true;
   options.terminal = spec.terminal;
-  options.share_stdout = spec.share_stdout;
   options.pipe_stdout = spec.pipe_stdout;
   options.more = spec.segments;
   std::optional<life_page> page;

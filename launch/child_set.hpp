@@ -23,7 +23,6 @@ struct child_spec {
   std::vector<std::string> argv; ///< without keys: other users can read it
   std::string boot;              ///< JSON for boot_fd
   int terminal = -1;             ///< handed on as terminal_fd
-  bool share_stdout = false;     ///< it writes the output of the whole run
   std::vector<int> segments;     ///< handed on from segments_fd on; only used by start()
   bool pipe_stdout = false;      ///< its output is taken with take_output()
   bool life_page = false;        ///< it holds a life page; its boot says so too

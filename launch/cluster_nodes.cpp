@@ -72,7 +72,7 @@ void cluster::take_cores(std::uint32_t node, std::uint32_t cores) {
 }
 
 void cluster::on_report(std::uint32_t node, const node_report& r) {
-  if (!remotes_.contains(node) || nodes_going_.contains(node))
+  if (!remotes_.contains(node))
     return; // it was given up
   beats_.heard(node, clock::now().time_since_epoch());
   const auto rank = rank_of(r.name);
@@ -124,13 +124,16 @@ void cluster::on_report(std::uint32_t node, const node_report& r) {
 }
 
 void cluster::on_node_lost(std::uint32_t node, const std::string& words) {
-  if (!remotes_.contains(node) || !nodes_going_.insert(node).second)
+  const auto at = remotes_.find(node);
+  if (at == remotes_.end())
     return; // silence and death of the same node process
   const auto why = fmt::format("{} (host {})", words, o_.plan.nodes[node].host);
-  // The object is in a callback of its own; it goes when the loop comes round.
+  // The object is in a callback of its own, so it goes when the loop comes round; an agent may take
+  // its place before.
+  going_.push_back(std::move(at->second));
+  remotes_.erase(at);
   loop_.at(clock::now(), [this, node] {
-    remotes_.erase(node);
-    nodes_going_.erase(node);
+    going_.clear();
     if (ending_)
       stop_if_empty();
     else if (formed_)

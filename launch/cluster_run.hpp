@@ -109,8 +109,8 @@ private:
   std::set<std::uint64_t> admin_waiting_; ///< connections that control owes an answer
   std::unique_ptr<agent_host> agents_;
   std::map<std::uint32_t, std::unique_ptr<remote_node>> remotes_;
-  std::set<std::uint32_t> greeted_;     ///< node processes that are there
-  std::set<std::uint32_t> nodes_going_; ///< lost, and not yet out of remotes_
+  std::set<std::uint32_t> greeted_;                 ///< node processes that are there
+  std::vector<std::unique_ptr<remote_node>> going_; ///< of lost nodes, until the loop comes round
   heartbeat_core beats_;
   bool beating_ = false;
   std::map<std::uint32_t, std::deque<poll_loop::clock::time_point>> node_deaths_;

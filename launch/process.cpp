@@ -145,9 +145,7 @@ result<child_process> child_process::start(const process_options& options) {
   for (const auto& a : options.argv)
     argv.push_back(const_cast<char*>(a.c_str())); // NOLINT: exec does not write
   argv.push_back(nullptr);
-  const int stdout_of_child = options.pipe_stdout    ? out.write.get()
-                              : options.share_stdout ? -1
-                                                     : err.write.get();
+  const int stdout_of_child = options.pipe_stdout ? out.write.get() : err.write.get();
   std::vector<placement> places{{in.read.get(), 0},
                                 {stdout_of_child, 1},
                                 {err.write.get(), 2},

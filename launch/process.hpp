@@ -59,7 +59,6 @@ struct process_options {
   std::optional<std::string> boot; ///< on boot_fd
   bool pipe_stdin = false;         ///< else /dev/null
   bool pipe_stdout = false;        ///< our end is `out`
-  bool share_stdout = false;       ///< the parent's; with neither, it joins stderr
   bool with_status = false;        ///< status_fd
   int terminal = -1;               ///< handed on as terminal_fd
   int life_page = -1;              ///< handed on as life_fd

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <dirent.h>
 #include <memory>
+#include <optional>
 #include <sys/wait.h>
 
 namespace di::launch {
@@ -164,9 +165,10 @@ void progress_watch::look_at(const std::string& child, watched& w) {
   for (std::size_t i = 0; words && i < cells.size(); ++i)
     if (const auto v = view_of(words->cells[i]))
       cells[i] = *v;
+  std::optional<process_view> asked; // of the kernel, once for all cells
   const auto found = w.core.look(
       progress_cell::clock_ns(), cells, w.stopped,
-      [&] { return process_view_of(children_.pid_of(child)); },
+      [&] { return asked ? *asked : *(asked = process_view_of(children_.pid_of(child))); },
       [&](std::size_t cell) { return p99_of(words->cells[cell], cells[cell].phase); });
   if (!found)
     return;
