@@ -301,6 +301,7 @@ void kv_transfer::import_choice(
   if (known == 0)
     return;
   resumed_kv& r = resumed_[{m.spec.request, progress.choice}];
+  r = {.attempt = m.attempt, .windows = nullptr};
   const std::int64_t floor = engine::decoder_floor(cache_.rules(), request);
   for (std::size_t i = names.size(); i-- > 0 && r.windows == nullptr;) {
     const auto at = pieces.find(wire(windows_address(names[i], floor, layout_.layers)));
@@ -327,12 +328,10 @@ const resumed_kv* kv_transfer::resumed(request_id request, std::uint32_t choice)
   return at == resumed_.end() ? nullptr : &at->second;
 }
 
-void kv_transfer::forget(request_id request) {
-  const auto first = resumed_.lower_bound({request, 0});
-  auto last = first;
-  while (last != resumed_.end() && last->first.first == request)
-    ++last;
-  resumed_.erase(first, last);
+void kv_transfer::forget_until(request_id request, std::uint32_t attempt) {
+  std::erase_if(resumed_, [&](const auto& r) {
+    return r.first.first == request && r.second.attempt <= attempt;
+  });
 }
 
 } // namespace di::actors

@@ -28,6 +28,7 @@ struct kv_transfer_options {
 
 /// How a resumed sequence begins.
 struct resumed_kv {
+  std::uint32_t attempt = 0;
   std::shared_ptr<const engine::window_snapshot> windows; ///< null: pages only
 };
 
@@ -67,7 +68,9 @@ public:
   const resumed_kv* resumed(request_id request, std::uint32_t choice) const;
   /// The choice has begun, or never will.
   void forget(request_id request, std::uint32_t choice) { resumed_.erase({request, choice}); }
-  void forget(request_id request);
+  void forget(request_id request) { forget_until(request, ~0U); }
+  /// All choices of this attempt and older ones.
+  void forget_until(request_id request, std::uint32_t attempt);
 
   /// A request as its pages are known under: one without prefix reuse has a salt of its own, and
   /// one that began without a bounded hit is as exact as a cold run.

@@ -94,7 +94,7 @@ result<void> rank_actor::on(const proto::expert_rows& m, instant now, outbox& ou
     out.count("di_rank_answers_late_total");
     return {};
   }
-  if (!call->local && speeds_.observe(call->holder, now - call->sent))
+  if (!call->local && speeds_.observe(call->holder, now - call->first_sent))
     core_.set_slow(speeds_.slow(), out);
   for (std::size_t i = 0; i < call->entries.size(); ++i)
     std::memcpy(&d.answers[call->entries[i].slot * std::size_t{d.hidden}],

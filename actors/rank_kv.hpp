@@ -38,6 +38,9 @@ public:
   std::uint32_t chunk_end(engine::sequence_key key, std::uint32_t position) const override;
   bool fork(engine::sequence_key from, engine::sequence_key to, std::uint32_t tokens) override;
   engine::kv_prefix prefix(engine::sequence_key key) const override;
+  void over(request_id request, std::uint32_t attempt) override {
+    transfer_.forget_until(request, attempt);
+  }
   std::uint64_t tokens_held(engine::sequence_key key) const override;
   std::uint64_t tokens_free() const override;
   std::uint64_t tokens_total() const override { return pool_.pages() * page_tokens64(); }

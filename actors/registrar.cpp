@@ -80,13 +80,11 @@ result<void> registrar_core::on(const proto::control_moved& m, instant /*now*/, 
                                   [&](const auto& r) { return r.prefix == now_is.prefix; });
   if (known != routes_.end() && known->life == now_is.life)
     return {}; // told before
-  DI_TRY_VOID(add_routes(*options_.office, now_is));
-  if (known != routes_.end()) { // its other prefixes come with the next snapshot
-    auto gone = *known;
-    for (const auto& alias : gone.aliases)
-      options_.office->remove_route(alias, {ec::peer_lost, "the control process started again"});
+  if (known != routes_.end()) {
+    remove_routes(*options_.office, *known, {ec::peer_lost, "the control process started again"});
     routes_.erase(known);
   }
+  DI_TRY_VOID(add_routes(*options_.office, now_is)); // other prefixes come with the next snapshot
   version_ = {};
   admitted_ = false;
   last_refusal_ = "no answer yet";

@@ -136,8 +136,13 @@ int run_mutants(const sim_arguments& a) {
   }
   std::printf("%u of %u planted bugs caught; now the cores without any, the same seeds\n",
               hunted - missed, hunted);
-  if (hunted == 0)
+  if (hunted == 0
+      || (a.mutants != "all"
+          && hunted != 1 + std::count(a.mutants.begin(), a.mutants.end(), ','))) {
+    std::fprintf(stderr, "dichaos: --mutants %s: only %u of these names are planted bugs\n",
+                 a.mutants.c_str(), hunted);
     return 2;
+  }
   int code = missed == 0 ? 0 : 4;
   for (const auto& [drawn, most] : seeds) {
     sim::seed_setting clean;
@@ -185,6 +190,11 @@ int run(const sim_arguments& a) {
   if (a.seed != 0)
     *seeds = {a.seed, a.seed};
   sim::catch_checks();
+  const auto& bugs = sim::mutants();
+  if (!a.plant.empty()
+      && std::none_of(bugs.begin(), bugs.end(), [&](const auto& m) { return m.name == a.plant; }))
+    return bad(
+        {ec::bad_argument, fmt::format("--plant {}: there is no such planted bug", a.plant)});
   sim::plant(a.plant);
   if (a.branches)
     probe::observe();

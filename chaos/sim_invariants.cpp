@@ -120,9 +120,12 @@ void sim_invariants::on_taken(const proto::request_taken& m) {
 
 void sim_invariants::on_view(const proto::view_committed& m) {
   if (m.view == view_) {
-    if (m.members.size() != members_.size())
-      broken("I8", fmt::format("view {} is sent with {} and with {} members", m.view.v,
-                               members_.size(), m.members.size()));
+    std::map<rank_id, incarnation> said;
+    for (const proto::view_member& member : m.members)
+      said[member.rank] = member.life;
+    if (said != members_)
+      broken("I8", fmt::format("view {} is sent in two forms, with {} and with {} members",
+                               m.view.v, members_.size(), said.size()));
     return;
   }
   if (m.view < view_)

@@ -166,6 +166,10 @@ verdict judge(const plan& p, const std::vector<answer>& reference, const run_rec
     have = std::move(*read);
   else
     expect(v, false, read.error().what);
+  std::set<std::uint64_t> ids;
+  for (const answer& a : have)
+    ids.insert(a.id);
+  expect(v, ids.size() == have.size(), "a request is answered twice");
   compare_answers(reference, have, v);
   const view_history views{run.events, ranks};
   v.views = views.committed_after_first();

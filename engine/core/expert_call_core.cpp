@@ -119,6 +119,8 @@ std::vector<const expert_call*> expert_call_core::take_unsent(instant now) {
   std::vector<const expert_call*> calls;
   for (const call_id id : std::exchange(unsent_, {}))
     if (const auto at = open_.find(id); at != open_.end()) {
+      if (at->second->first_sent == instant{})
+        at->second->first_sent = now;
       at->second->sent = now;
       calls.push_back(at->second.get());
     }

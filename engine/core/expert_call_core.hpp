@@ -34,7 +34,8 @@ struct expert_call {
   bool local = false;              ///< the caller's own shard
   std::vector<std::uint32_t> rows; ///< distinct rows of the demand, ascending
   std::vector<call_entry> entries;
-  instant sent; ///< last time that it or a question about it was sent
+  instant sent;       ///< last time that it or a question about it was sent
+  instant first_sent; ///< since when it is waited for
 };
 
 /// What a layer asks for; copied, as routing outlives a re-send.

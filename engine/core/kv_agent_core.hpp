@@ -152,10 +152,10 @@ private:
   kv_agent_options options_;
   std::optional<proto::view_committed> view_;
   kv_store store_;
+  std::uint64_t queued_bytes_ = 0; ///< before channels_, whose pieces count themselves out
   channel_map channels_;
   std::deque<channel_key> ready_; ///< with something queued, in order of their turn
-  std::uint64_t queued_bytes_ = 0;
-  double tokens_ = 0; ///< [bytes] that may be pushed now; below 0 after a large message
+  double tokens_ = 0;             ///< [bytes] that may be pushed now; below 0 after a large message
   instant refilled_{};
   std::map<request_id, std::unique_ptr<restore>> restores_;
   std::uint64_t next_ticket_ = 1;

@@ -77,6 +77,8 @@ public:
     return false;
   }
   virtual kv_prefix prefix(sequence_key) const { return {}; }
+  /// Nothing of this attempt, or an older one, begins any more.
+  virtual void over(request_id, std::uint32_t attempt) { (void)attempt; }
 
   virtual std::uint64_t tokens_held(sequence_key key) const = 0; ///< [tokens] of its room
   virtual std::uint64_t tokens_free() const = 0; ///< [tokens] free, or cached and unused

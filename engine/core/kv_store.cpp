@@ -73,7 +73,7 @@ std::vector<kv_verdict> kv_store::reserve(const proto::kv_lease& key, std::uint6
   bool full = false; // behind a gap nothing is of use
   for (const proto::kv_item& item : items) {
     if (const auto known = pieces_.find(item.at); known != pieces_.end()) {
-      hold(l, known->second.what.item);
+      hold(l, item); // under the choice of this lease
       out.push_back(kv_verdict::held);
     } else if (l.open.contains(item.at)) {
       out.push_back(kv_verdict::wanted);
@@ -105,7 +105,7 @@ std::vector<kv_verdict> kv_store::push(const proto::kv_lease& key, std::uint64_t
     const auto part = bytes.subspan(offset, item.bytes);
     offset += item.bytes;
     if (const auto known = pieces_.find(item.at); known != pieces_.end()) {
-      hold(l, known->second.what.item);
+      hold(l, item); // under the choice of this lease
       out[i] = kv_verdict::held;
     } else if (const auto room = l.open.find(item.at);
                room != l.open.end() && room->second == item.bytes) {

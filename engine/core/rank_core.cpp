@@ -174,6 +174,7 @@ result<void> rank_core::on(const proto::withdraw_request& m, instant now, outbox
   if (at == requests_.end() || at->second->attempt > m.attempt) {
     out.send(options_.scheduler,
              proto::request_settled{m.request, m.attempt, options_.rank, options_.life});
+    release_copies(m.request, m.attempt, out); // KV_AGENT may be bringing them
     return {};
   }
   drop_attempt(m.request, now, out);
@@ -255,12 +256,16 @@ void rank_core::remove(sequence_key key, outbox& out) {
     settle(r, out);
 }
 
+void rank_core::release_copies(request_id id, std::uint32_t attempt, outbox& out) {
+  if (!options_.kv_agent.empty())
+    out.send(options_.kv_agent, proto::release_pages{{id, attempt, options_.rank, options_.life}});
+}
+
 void rank_core::settle(const request& r, outbox& out) {
   const request_id id = r.spec.request;
+  kv_->over(id, r.attempt);
   out.send(options_.scheduler, proto::request_settled{id, r.attempt, options_.rank, options_.life});
-  if (!options_.kv_agent.empty())
-    out.send(options_.kv_agent,
-             proto::release_pages{{id, r.attempt, options_.rank, options_.life}});
+  release_copies(id, r.attempt, out);
   if (settled_.insert_or_assign(id, r.attempt).second)
     settled_order_.push_back(id);
   if (settled_order_.size() > options_.settled_kept) {

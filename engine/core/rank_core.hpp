@@ -155,6 +155,7 @@ private:
   void drop_attempt(request_id id, instant now, outbox& out);
   void remove(sequence_key key, outbox& out);
   void settle(const request& r, outbox& out);
+  void release_copies(request_id id, std::uint32_t attempt, outbox& out);
   sequence* find(request_id id, std::uint32_t choice, std::uint32_t attempt);
   // rank_commit.cpp: what is told
   void settle_drawn(sequence& s, instant now, std::vector<token_id>& drawn);

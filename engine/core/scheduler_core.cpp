@@ -103,12 +103,14 @@ result<void> scheduler_core::on(const proto::rank_load& m, instant now, outbox& 
     out.count("di_scheduler_rows_of_busiest_rank", static_cast<double>(m.rows_done - rows_most_));
     rows_most_ = m.rows_done;
   }
+  const bool speeds = m.slow != r->load.slow || m.slow_percent != r->load.slow_percent;
   r->load = m;
   for (const request_id id : r->taken)
     if (const auto at = requests_.find(id); at != requests_.end() && at->second->assigned == r->who)
       counted(*r, *at->second);
   r->taken.clear();
-  judge_speeds(out);
+  if (speeds)
+    judge_speeds(out);
   place_queued(now, out);
   return {};
 }
@@ -242,7 +244,7 @@ result<void> scheduler_core::on(const proto::request_taken& m, instant, outbox&)
 }
 
 result<void> scheduler_core::on(const proto::request_settled& m, instant now, outbox& out) {
-  if (!serving(m.request, m.attempt, m.rank, m.life) || planted("settled_kept"))
+  if (!serving(m.request, m.attempt, m.rank, m.life))
     return {};
   out.send(options_.journal, m); // its end may have been accepted by a life that lost it
   forget(requests_.find(m.request), out);
@@ -254,7 +256,7 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
   request* r = serving(m.request, m.attempt, m.rank, m.life);
   if (!r)
     return {};
-  if (m.code == ec::stale_epoch && !planted("double_owner")) {
+  if (m.code == ec::stale_epoch) {
     reached("scheduler.meets_other_view");
     // Another assignment may be on its way to it, so no other rank may have the attempt.
     r->ahead = r->sent_view == view_;
@@ -262,7 +264,7 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
       send_assignment(*r, now, out);
     return {};
   }
-  const bool stale = m.code == ec::stale_epoch || m.code == ec::stale_incarnation;
+  const bool stale = m.code == ec::stale_incarnation;
   const bool another_may = stale || m.code == ec::unavailable || m.code == ec::kv_exhausted;
   if (!another_may) {
     refuse(r->what, m.code, m.what, out);

@@ -11,11 +11,12 @@
 
 namespace di::engine {
 
-/// Runs a few rows of one sequence through all layers, with all experts of the own weights: a chunk
-/// of a prompt, then two rows one by one, then the digest over the bits of all logits.
+/// Runs a few rows of one sequence through all layers: a chunk of a prompt, then two rows one by
+/// one, then the digest over the bits of all logits. Two experts of each layer answer for all
+/// (expert number modulo two), so that a start reads no more than that; their pages are let go of.
 ///
 /// It proves kernels, weights that it touched and this host's arithmetic; not links, and not the
-/// experts that these rows do not ask for.
+/// other experts.
 ///
 /// @param threads  of the streams that it makes for itself; at least 1
 /// @return         16 hexadecimal digits

@@ -79,6 +79,9 @@ TEST(verdict, is_broken_by_failures_missing_answers_exit_codes_and_leaks) {
   verdicts code;
   code.run.exit_code = 3;
   EXPECT_FALSE(code.judged().held);
+  verdicts twice;
+  twice.run.answers = line(0, "5,6,7") + line(0, "5,6,7");
+  EXPECT_FALSE(twice.judged().held);
   verdicts leak;
   leak.run.leaks = {"/dev/shm/di-x"};
   EXPECT_FALSE(leak.judged().held);

@@ -164,10 +164,12 @@ TEST(expert_call_core, asks_about_late_calls_and_repeats_only_forgotten_ones) {
   expert_call_core core{rank_id{0}, {{}, std::chrono::seconds{1}}};
   core.install(place(1, 0, 1));
   ASSERT_TRUE(core.begin({layer_id{0}, 1, 2, std::vector<std::int32_t>{2, 3}}));
-  const instant t0;
+  const instant t0{5};
   const call_id call = core.take_unsent(t0)[0]->id;
   EXPECT_TRUE(core.take_late(t0 + std::chrono::milliseconds{999}).empty());
-  EXPECT_EQ(core.take_late(t0 + std::chrono::seconds{1}).size(), 1U);
+  const auto late = core.take_late(t0 + std::chrono::seconds{1});
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_EQ(late[0]->first_sent, t0); // a question does not make it younger
   EXPECT_TRUE(core.take_late(t0 + std::chrono::seconds{1}).empty());
   EXPECT_TRUE(core.take_unsent(t0).empty());
   core.forgotten(call);

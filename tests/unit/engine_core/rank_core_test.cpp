@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RANK's decisions: what is refused, how steps are planned, what is committed and sent again.
+#include "messaging/proto/kv_agent.hpp"
 #include "tests/support/counting_rank.hpp"
 
 #include <gtest/gtest.h>
@@ -325,6 +326,38 @@ TEST(rank_core, drops_an_attempt_that_journal_refuses) {
   EXPECT_EQ(core.running(), 0U);
   EXPECT_EQ(core.kv().sequences(), 0U);
   core.check();
+}
+
+/// Counts pages, and remembers which attempts are over.
+class noting_ledger final : public counted_ledger {
+public:
+  using counted_ledger::counted_ledger;
+  void over(request_id request, std::uint32_t attempt) override {
+    attempts.emplace_back(request.v, attempt);
+  }
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> attempts;
+};
+
+TEST(rank_core, tells_its_kv_and_kv_agent_that_an_attempt_is_over_even_if_it_never_began) {
+  rank_options o = small_rank();
+  o.kv_agent = "/rank/3/kv_agent";
+  noting_ledger kv{o.kv_tokens, o.page_tokens};
+  rank_core core{o,
+                 [](const proto::request_spec&, std::uint32_t) {
+                   return result<std::unique_ptr<choice_sampler>>{
+                       std::make_unique<counting_sampler>(-1)};
+                 },
+                 &kv};
+  outbox out;
+  ASSERT_TRUE(core.on(ask(1, 3, 5), {}, out));
+  ASSERT_TRUE(core.on(proto::withdraw_request{request_id{1}, 1}, {}, out)); // still waits
+  EXPECT_EQ(kv.attempts, (std::vector<std::pair<std::uint64_t, std::uint32_t>>{{1, 1}}));
+  EXPECT_EQ(sent<proto::release_pages>(out).size(), 1U);
+  out.take();
+  ASSERT_TRUE(core.on(proto::withdraw_request{request_id{2}, 4}, {}, out)); // it restores elsewhere
+  const auto released = only<proto::release_pages>(out);
+  EXPECT_EQ(released.lease.request, request_id{2});
+  EXPECT_EQ(released.lease.attempt, 4U);
 }
 
 } // namespace
