@@ -21,6 +21,7 @@ RULES = {
     "engine/kv": (["engine/kv", "messaging/base", "messaging/proto"], [CAF, ZMQ, SPD, MSGPACK]),
     "engine/sampling": (["engine/sampling", "messaging/base"], [CAF, ZMQ, SPD, MSGPACK]),
     "engine/text": (["engine/text", "messaging/base"], [CAF, ZMQ, SPD, MSGPACK]),
+    "engine/chat": (["engine/chat", "engine/text", "messaging/base", "messaging/proto/sampling.hpp"], [CAF, ZMQ, SPD, MSGPACK]),
     "engine/model": (["engine/model", "engine/moe", "engine/kv", "kernels/kernels.hpp", "messaging/base", "messaging/proto"], [CAF, ZMQ, SPD, MSGPACK]),
     "actors": (["actors", "engine", "messaging"], []),
     "launch": (["launch", "actors", "engine", "messaging", "kernels/kernels.hpp"], [CAF, ZMQ]),
