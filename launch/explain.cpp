@@ -2,6 +2,7 @@
 // Rows of the key table. Adding a key = adding a row here and a field in topology.hpp.
 #include "launch/explain.hpp"
 
+#include "launch/explain_rows.hpp"
 #include "launch/foreign_names.hpp"
 #include "launch/units.hpp"
 #include "messaging/base/limits.hpp"
@@ -9,6 +10,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <iterator>
+#include <vector>
 
 namespace di::launch {
 namespace {
@@ -38,7 +41,7 @@ proto::prefix_mode prefix_of(const std::string& s) {
 }
 
 // clang-format off
-const key_row rows[] = {
+const key_row own_rows[] = {
   {"apiVersion", key_kind::choice, "", "Version of this file format.",
    [](t_&, i_, s_) {}, 0, 0, "di/v1", true},
   {"name", key_kind::text, "(the file's name)", "Name of the cluster in logs and status; letters, digits, - and _.",
@@ -63,8 +66,8 @@ const key_row rows[] = {
    [](t_& t, i_ i, s_ v) { t.nodes[i].address = v.text; }, 0, 0, "", false, "ip"},
   {"cluster.nodes[].cores", key_kind::integer, "(what the host has)", "Processor cores that its ranks share.",
    [](t_& t, i_ i, s_ v) { t.nodes[i].cores = v.u32(); }, 1, 4096, "", false, "cpus"},
-  {"cluster.ports", key_kind::section, "", "TCP ports, used when there is more than one node.", nullptr},
-  {"cluster.ports.base", key_kind::integer, "29500", "First port: control takes two, then each rank two. 0: any free port.",
+  {"cluster.ports", key_kind::section, "", "TCP ports.", nullptr},
+  {"cluster.ports.base", key_kind::integer, "29500", "First port between nodes, used when there is more than one: control takes two, then each rank two. 0: any free port.",
    [](t_& t, i_, s_ v) { t.port_base = v.u32(); }, 0, 65535},
   {"cluster.ports.range", key_kind::integer, "200", "Ports that may be used from the base on.",
    [](t_& t, i_, s_ v) { t.port_range = v.u32(); }, 4, 65536},
@@ -219,6 +222,21 @@ const key_row rows[] = {
 };
 // clang-format on
 
+/// All rows, parts of other files behind their last sibling.
+std::vector<key_row> joined() {
+  std::vector<key_row> all{std::begin(own_rows), std::end(own_rows)};
+  const auto put = [&all](std::string_view head, std::span<const key_row> part) {
+    auto at = all.end();
+    while (at != all.begin() && !std::prev(at)->key.starts_with(head))
+      --at;
+    all.insert(at, part.begin(), part.end());
+  };
+  put("cluster.ports.", port_keys());
+  put("roles.decode.", gateway_role_keys());
+  put("journal.", gateway_section_keys());
+  return all;
+}
+
 std::string describe_bounds(const key_row& r) {
   const auto show = [&](std::int64_t n) {
     return r.kind == key_kind::time   ? format_time(nanoseconds{n})
@@ -259,11 +277,12 @@ bool below(std::string_view child, std::string_view parent) {
 } // namespace
 
 std::span<const key_row> all_keys() {
+  static const std::vector<key_row> rows = joined();
   return rows;
 }
 
 const key_row* find_key(std::string_view pattern) {
-  for (const auto& r : rows)
+  for (const auto& r : all_keys())
     if (r.key == pattern)
       return &r;
   return nullptr;
@@ -280,7 +299,7 @@ std::string_view to_string(key_kind kind) noexcept {
 result<std::string> explain(std::string_view key) {
   std::string out;
   if (key.empty()) {
-    for (const auto& r : rows)
+    for (const auto& r : all_keys())
       out += fmt::format("{:34} {:16} {}\n", r.key, to_string(r.kind), default_of(r));
     return out + "\n`dilaunch explain KEY` says more.\n";
   }
@@ -290,11 +309,11 @@ result<std::string> explain(std::string_view key) {
   const key_row* row = find_key(pattern);
   if (!row) {
     std::vector<std::string> names;
-    for (const auto& r : rows)
+    for (const auto& r : all_keys())
       names.emplace_back(r.key);
     auto hint = nearest(pattern, names);
     const auto last = pattern.substr(pattern.rfind('.') + 1);
-    for (const auto& r : rows)
+    for (const auto& r : all_keys())
       if (r.key.substr(r.key.rfind('.') + 1) == last)
         hint = r.key;
     return fail(ec::not_found, "no topology key {}{}", key,
@@ -307,7 +326,7 @@ result<std::string> explain(std::string_view key) {
   for (const auto& f : foreign_names())
     if (f.kind == foreign_kind::key && f.key == row->key)
       out += fmt::format("  also     DEEPINFER_{} in the environment: {}\n", f.name, f.doc);
-  for (const auto& r : rows)
+  for (const auto& r : all_keys())
     if (below(r.key, row->key))
       out += fmt::format("    {:32} {}\n", r.key, r.doc);
   return out;
@@ -326,7 +345,7 @@ std::string topology_markdown() {
       "`--set key=value` overrides a key, `--set cluster.nodes[0].ranks=2` one of a "
       "list. All errors of a file are reported at once, with file:line:column.\n\n"
       "| key | type | values | default | meaning |\n|---|---|---|---|---|\n";
-  for (const auto& r : rows) {
+  for (const auto& r : all_keys()) {
     std::string bounds = describe_bounds(r);
     for (std::size_t at = 0; (at = bounds.find('|', at)) != std::string::npos; at += 2)
       bounds.replace(at, 1, ", ");

@@ -3,6 +3,7 @@
 // nothing.
 #pragma once
 
+#include "launch/gateway_keys.hpp"
 #include "launch/yaml_tree.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/proto/sampling.hpp"
@@ -106,6 +107,8 @@ struct topology {
   journal_loss journal_on_error = journal_loss::pause;
   bool journal_sync = false; ///< fsync per group
   std::uint64_t journal_segment_bytes = 0, journal_size_bytes = 0;
+
+  gateway_keys gateway;
 
   bool batch_invariant = true;
   std::string log_level;

@@ -12,6 +12,7 @@
 #include <cctype>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 namespace di::launch {
 namespace {
@@ -116,6 +117,34 @@ void check_actors(const topology& t, std::vector<problem>& problems) {
   }
 }
 
+/// First and last port of the public listener.
+std::pair<std::uint32_t, std::uint32_t> http_ports(const gateway_keys& g) {
+  return {g.http_port, g.share_port ? g.http_port : g.http_port + g.replicas - 1};
+}
+
+void check_gateway(topology& t, const yaml_node& root, std::vector<problem>& problems) {
+  auto& g = t.gateway;
+  if (g.model_names.empty())
+    g.model_names.push_back(t.name);
+  const auto add = [&](std::initializer_list<std::string> keys, std::string what) {
+    problems.push_back({t.blame(keys, root.at), std::move(what)});
+  };
+  if (g.tls_cert.empty() != g.tls_key.empty())
+    add({"gateway.tls.cert", "gateway.tls.key"},
+        fmt::format("gateway.tls.{} is missing: TLS needs both",
+                    g.tls_cert.empty() ? "cert" : "key"));
+  if (g.http_port == 0)
+    return;
+  const auto [first, last] = http_ports(g);
+  if (last > 65535)
+    add({"cluster.ports.http", "roles.gateway.replicas", "gateway.share_port"},
+        fmt::format("{} gateways need ports {} to {}; ports end at 65535", g.replicas, first,
+                    last));
+  if (g.admin_port >= first && g.admin_port <= last)
+    add({"cluster.ports.admin", "cluster.ports.http"},
+        fmt::format("cluster.ports.admin is {}, which cluster.ports.http takes", g.admin_port));
+}
+
 void check_rest(const topology& t, const yaml_node& root, std::vector<problem>& problems) {
   if (!t.batch_invariant)
     problems.push_back({t.blame({"determinism.batch_invariant"}, root.at),
@@ -160,6 +189,7 @@ void check_topology(topology& t, const yaml_node& root, std::vector<problem>& pr
   check_rebalance(t, problems);
   check_nodes(t, cluster == yaml_node::npos ? root.at : root.keys[cluster].at, problems);
   check_actors(t, problems);
+  check_gateway(t, root, problems);
   check_rest(t, root, problems);
 }
 

@@ -299,4 +299,29 @@ TEST(topology, ships_files_that_are_right) {
   EXPECT_EQ(load_topology("/nowhere.yaml").error().code, ec::io_error);
 }
 
+TEST(topology, has_gateways_with_the_cluster_s_name_as_their_model) {
+  const auto t = read_topology(good(), "t.yaml").value;
+  ASSERT_TRUE(t);
+  EXPECT_EQ(t->gateway.replicas, 1U);
+  EXPECT_EQ(t->gateway.http_port, 8000U);
+  EXPECT_TRUE(t->gateway.share_port);
+  EXPECT_EQ(t->gateway.model_names, std::vector<std::string>{t->name});
+  EXPECT_FALSE(t->gateway.tls());
+}
+
+TEST(topology, refuses_ports_of_gateways_that_collide) {
+  EXPECT_EQ(errors(good(), {"cluster.ports.http=8000", "cluster.ports.admin=8000"}),
+            "--set cluster.ports.admin=8000: cluster.ports.admin is 8000, which "
+            "cluster.ports.http takes");
+  EXPECT_EQ(errors(good(), {"cluster.ports.http=65535", "gateway.share_port=false",
+                            "roles.gateway.replicas=2"}),
+            "--set roles.gateway.replicas=2: 2 gateways need ports 65535 to 65536; ports end at "
+            "65535");
+}
+
+TEST(topology, refuses_a_certificate_without_its_key) {
+  EXPECT_EQ(errors(good(), {"gateway.tls.cert=a.pem"}),
+            "--set gateway.tls.cert=a.pem: gateway.tls.key is missing: TLS needs both");
+}
+
 } // namespace di::launch
