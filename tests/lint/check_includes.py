@@ -15,6 +15,7 @@ RULES = {
     "messaging/base": (["messaging/base"], [CAF, ZMQ, MSGPACK]),
     "messaging/proto": (["messaging/base", "messaging/proto"], [CAF, ZMQ, SPD, MSGPACK]),
     "messaging/wire": (["messaging/base", "messaging/proto", "messaging/wire"], [CAF, ZMQ, SPD]),
+    "messaging/http": (["messaging/base", "messaging/http"], [CAF, ZMQ, SPD, MSGPACK]),
     "messaging/bus": (["messaging"], [SPD, MSGPACK]),
     "engine/core": (["engine/core", "engine/moe", "engine/kv", "engine/sampling", "engine/text", "messaging/base", "messaging/proto"], [CAF, ZMQ, SPD, MSGPACK]),
     "engine/moe": (["engine/moe", "messaging/base", "messaging/proto"], [CAF, ZMQ, SPD, MSGPACK]),

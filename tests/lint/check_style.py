@@ -19,10 +19,10 @@ BANNED = [
     (re.compile(r"-ffast-math|__builtin_assume_aligned_fast|_mm\w*_(rsqrt|rcp)\w*"), "breaks the bit contract"),
     (re.compile(r"\bsleep_for\b|\busleep\b|\bsleep_until\b"), "sleep: wait on a condition with a deadline"),
 ]
-# Threads exist only where the design names them: bus, process code, kernel pools, the checkpoint writer; and the
+# Threads exist only where the design names them: bus, HTTP loops, process code, kernel pools, the checkpoint writer; and the
 # journal's writer, whose disk may make it wait.
 THREAD = re.compile(r"\bstd::j?thread\b(?!::)")
-THREADS_ALLOWED = ("messaging/bus/", "launch/", "kernels/", "tests/", "engine/model/synthetic", "actors/journal_file")
+THREADS_ALLOWED = ("messaging/bus/", "messaging/http/", "launch/", "kernels/", "tests/", "engine/model/synthetic", "actors/journal_file")
 
 
 def main() -> int:
