@@ -20,8 +20,9 @@ struct tokens_released {
   choice_timings timings;                  ///< complete when it ended
   std::uint32_t attempts = 1;              ///< how many ranks have worked on it
   rank_id rank;                            ///< that computed the last of them
+  std::uint32_t cached_tokens = 0; ///< [tokens] of the prompt that its first attempt had cached
   DI_FIELDS(tokens_released, m.request, m.choice, m.first_index, m.tokens, m.logprobs, m.end,
-            m.timings, m.attempts, m.rank)
+            m.timings, m.attempts, m.rank, m.cached_tokens)
 };
 
 struct request_closed {
@@ -80,7 +81,15 @@ struct drain_batch {
   DI_FIELDS(drain_batch)
 };
 
+struct desk_rang {
+  static constexpr wire_id wire{0x0108};
+  static constexpr std::string_view doc =
+      "Fact for GATEWAY of other threads of its process: orders wait at its desk. Overload: one "
+      "until GATEWAY has taken them.";
+  DI_FIELDS(desk_rang)
+};
+
 using gateway_messages = type_list<tokens_released, request_closed, start_batch, batch_finished,
-                                   get_gateway, gateway_state, drain_batch>;
+                                   get_gateway, gateway_state, drain_batch, desk_rang>;
 
 } // namespace di::proto
