@@ -126,7 +126,9 @@ class KillTest(unittest.TestCase):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, 4 * REQUESTS[8])
-                run = self.start(lines, 8, window=64).answered(5)
+                run = self.start(lines, 8, window=64)
+                run.until(lambda r: b"batch_began" in r.err)  # the work must outlast two returns
+                run.for_ms(200)
                 victim = f"rank {int(moment(seed, 0, 8))}"
                 run.strike([victim])
                 run.rejoined(1, 30)
