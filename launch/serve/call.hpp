@@ -5,6 +5,7 @@
 #include "launch/serve/api_error.hpp"
 #include "launch/serve/api_keys.hpp"
 #include "launch/serve/request_record.hpp"
+#include "launch/serve/serving_metrics.hpp"
 #include "messaging/base/env.hpp"
 #include "messaging/http/exchange.hpp"
 
@@ -25,7 +26,8 @@ struct call {
   request_record record;                ///< id, route, tenant, trace are set
   instant began;                        ///< when the handler got it
   std::vector<std::string> warnings;    ///< go out in `x-di-warnings`
-  bool head = false;                    ///< HEAD: a body is not sent
+  served_route metric = served_route::other;
+  bool head = false; ///< HEAD: a body is not sent
 };
 using call_ptr = std::shared_ptr<call>;
 

@@ -20,6 +20,7 @@ using route_handler = std::function<void(call_ptr)>;
 struct route_options {
   dialect shape = dialect::openai;
   bool guarded = true; ///< needs a key if the gateway has a keys file
+  served_route metric = served_route::other;
 };
 
 /// The routes of one listener. Filled before the server starts, then immutable: any thread.

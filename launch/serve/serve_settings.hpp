@@ -4,6 +4,7 @@
 #pragma once
 
 #include "messaging/base/ids.hpp"
+#include "messaging/proto/sampling.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -56,7 +57,10 @@ struct serve_settings {
   served_model model;
   serve_limits limits;
   serve_timeouts timeouts;
-  std::string keys_file;         ///< empty: every client may, as tenant ""
+  std::string keys_file;                               ///< empty: every client may, as tenant ""
+  proto::prefix_mode prefix = proto::prefix_mode::off; ///< of every request
+  proto::prefill_mode prefill = proto::prefill_mode::full; ///< likewise
+  std::uint32_t keep_rows = 0;   ///< [rows] of compact prefill; 0: the model's default
   bool strict = false;           ///< an unknown field is a 400, not a warning
   bool strict_reference = false; ///< answers with the oddities of the reference, too
   bool test_hooks = false;       ///< requests may carry di_forced_ids and di_forced_text

@@ -87,34 +87,44 @@ public:
 
 private:
   class listener;
-  struct choice;
-  struct part;
+  struct choice_state;
+  struct part_state;
   session(service& home, call_ptr from);
 
   // orders and their fate (session_orders.cpp)
   void submit(generation what);
-  void opened(std::size_t part);
   void known(std::size_t part, request_id request, bool same);
-  void take(std::size_t part, proto::tokens_released m);
   void ended(std::size_t part, const proto::choice_end& why, std::uint32_t ask_again_ms);
-  void follow(std::size_t part, const proto::recorded_request& record);
-  void replay(std::size_t part, const proto::recorded_request& record);
+  void follow(std::size_t part, session_note note, proto::recorded_request record);
+  void replay(std::size_t part, proto::recorded_request record);
+  void attach(std::size_t part);
+  void watch_client();
   void client_gone(http::gone why);
   void withdraw(bool may_return);
 
   // tokens to events to bytes (session.cpp)
   void make_streams(std::size_t part, const std::shared_ptr<const engine::answer_recipe>& recipe);
+  void take(std::size_t part, proto::tokens_released m);
+  void look_ahead(choice_state& c);
+  void end_here(choice_state& c, std::uint32_t tokens, std::uint32_t stop_index);
+  void give(choice_state& c, token_id id, const proto::position_logprobs* logprob);
+  bool advance(choice_state& c);
+  void end_choice(choice_state& c, const proto::choice_end& end);
+  void finish_choice(choice_state& c);
   void pump();
+  void send(choice_state* from, engine::answer_events events);
   bool begin_stream();
-  bool advance(choice& c);
-  void look_ahead(choice& c);
-  void end_here(choice& c, std::uint32_t tokens, std::uint32_t stop_index);
-  void send(choice* from, engine::answer_events events);
+  void flush();
+  void drained();
   void complete();
   void fail(const api_error& e);
   void done();
-  std::string event_text() const;
+  served_end how_it_ended() const;
+
+  // whole answers (session_answer.cpp)
+  engine::answer_events last_events() const;
   std::string whole_body() const;
+  std::vector<std::size_t> best_choices() const;
 
   service& home_;
   call_ptr call_;
@@ -129,15 +139,18 @@ void submit_detached(service& home, generation what,
                      std::function<void(std::variant<public_id, api_error>)> told);
 
 /// The whole answer as far as it is recorded: what a GET shows.
-/// @param status  null, or receives whether the request goes on, ended well, failed, was cancelled
 engine::json recorded_answer(const service& home, const session_note& note, const public_id& id,
                              const proto::recorded_request& record);
 
+/// What GATEWAY finds of a request that a client names.
+struct found_request {
+  session_note note;
+  proto::recorded_request record;
+};
+
 /// Asks for a recorded request of this client: 404 as api_error if there is none with this secret
 /// and tenant. `told` runs on the thread of the call's connection.
-void look_up(
-    service& home, call_ptr from, const public_id& id,
-    std::function<void(std::variant<api_error, std::pair<session_note, proto::recorded_request>>)>
-        told);
+void look_up(service& home, call_ptr from, const public_id& id,
+             std::function<void(std::variant<found_request, api_error>)> told);
 
 } // namespace di::serve
