@@ -50,7 +50,8 @@ struct rebalancer {
                                 reacts_to<proto::placement_prepared>,  // who has loaded
                                 reacts_to<proto::placement_installed>, // who follows
                                 reacts_to<proto::expert_load>,         // who asks for what
-                                reacts_to<proto::ranks_slow>>;         // who takes long
+                                reacts_to<proto::ranks_slow>,          // who takes long
+                                replies_to<proto::get_heat>::with<proto::expert_heat>>;
 };
 
 /// Cores behind the kit's face, ready for system::spawn(). Made in serving.cpp, so that callers

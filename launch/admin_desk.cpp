@@ -59,9 +59,9 @@ json ranks_of(const proto::keeper_state& k, const std::optional<proto::schedule>
 
 } // namespace
 
-result<std::shared_ptr<admin_desk>> admin_desk::open(bus::post_office& office,
-                                                     admin_reply_fn reply) {
-  std::shared_ptr<admin_desk> desk{new admin_desk{office, std::move(reply)}};
+result<std::shared_ptr<admin_desk>> admin_desk::open(bus::post_office& office, admin_reply_fn reply,
+                                                     address path) {
+  std::shared_ptr<admin_desk> desk{new admin_desk{office, std::move(reply), path}};
   DI_TRY_VOID(office.bind(path, [desk](const envelope& mail) { desk->deliver(mail); }));
   return desk;
 }
@@ -70,7 +70,7 @@ template <message M>
 void admin_desk::ask(std::uint64_t connection, const address& to, M m, duration timeout) {
   envelope mail;
   mail.to = to;
-  mail.from = path;
+  mail.from = path_;
   mail.kind = mail_kind::request;
   mail.request = office_.number();
   mail.deadline = real_env().now() + timeout;

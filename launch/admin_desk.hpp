@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control process's answers to an operator's lines: questions to KEEPER, JOURNAL and SCHEDULER,
+// Answers to an operator's lines: questions to KEEPER, JOURNAL and SCHEDULER,
 // and JSON made of their answers.
 #pragma once
 
@@ -29,17 +29,20 @@ using admin_reply_fn = std::function<void(std::uint64_t connection, const std::s
 /// Answers: {"ok": true, "ranks": N, "view": V}, for status more; or {"ok": false, "code": C,
 /// "error": words}. An order is answered when it is done; it goes on if its operator leaves.
 ///
-/// Thread-safe. Sits at /control/admin of the post office, which it needs until its last take().
+/// Thread-safe. Sits at a path of the post office, which it needs until its last take(); any
+/// process that has a route to /control may have one.
 class admin_desk {
 public:
+  static constexpr const char* path_of_control = "/control/admin";
+
   /// @errors duplicate
-  static result<std::shared_ptr<admin_desk>> open(bus::post_office& office, admin_reply_fn reply);
+  static result<std::shared_ptr<admin_desk>> open(bus::post_office& office, admin_reply_fn reply,
+                                                  address path = path_of_control);
   void take(std::uint64_t connection, const std::string& line);
 
 private:
-  static constexpr const char* path = "/control/admin";
-  admin_desk(bus::post_office& office, admin_reply_fn reply)
-      : office_{office}, reply_{std::move(reply)} {}
+  admin_desk(bus::post_office& office, admin_reply_fn reply, address path)
+      : office_{office}, reply_{std::move(reply)}, path_{std::move(path)} {}
   /// Answers for one connection; a status needs three.
   struct question {
     bool status = false;
@@ -56,6 +59,7 @@ private:
 
   bus::post_office& office_;
   admin_reply_fn reply_;
+  address path_;
   std::mutex guard_;
   std::map<std::uint64_t, question> questions_;     ///< by connection
   std::map<std::uint64_t, std::uint64_t> requests_; ///< number of a request -> connection

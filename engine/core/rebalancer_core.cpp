@@ -16,7 +16,9 @@
 namespace di::engine {
 
 rebalancer_core::rebalancer_core(rebalancer_options options)
-    : options_{std::move(options)}, loads_{options_.groups, options_.policy.bins} {
+    : options_{std::move(options)},
+      loads_{options_.groups, options_.policy.bins},
+      heat_{options_.groups, 1} {
 }
 
 // --- bringing a placement about
@@ -284,7 +286,8 @@ result<void> rebalancer_core::on(const proto::expert_load& m, instant, outbox& o
     return {};
   const auto index = placement_.index_of(m.rank);
   if (!index || placement_.rank_at(*index).life != m.life)
-    return {}; // of another life
+    return {};        // of another life
+  (void)heat_.add(m); // what is malformed is counted below
   progress& p = progress_[m.rank];
   const bool whole = p.placement == m.placement; // the window before ended under it too
   p.placement = m.placement;
@@ -312,6 +315,7 @@ void rebalancer_core::show(std::string_view metric, double& shown, double value,
 result<void> rebalancer_core::look(outbox& out) {
   for (auto& [rank, p] : progress_)
     p.steps = 0;
+  heat_.fade();
   if (options_.policy.mode == rebalance_mode::forced) {
     plan_randomly();
     out.count("di_rebalancer_plans_total");

@@ -63,6 +63,8 @@ public:
   result<void> on(const proto::expert_load& m, instant now, outbox& out);
   /// Slow ranks give experts to others, as far as memory for these is reserved.
   result<void> on(const proto::ranks_slow& m, instant now, outbox& out);
+  /// Loads of about the last two intervals, whatever was planned from them.
+  result<proto::expert_heat> on(const proto::get_heat& m) const;
   result<void> on_due(timer which, instant now, outbox& out);
   /// All follow the placement and nothing is on its way.
   bool settled() const noexcept {
@@ -110,6 +112,7 @@ private:
   duration wait_{};                                        ///< until it is sent to them again
   std::vector<table> goal_; ///< [groups] where the plan leads; empty: nowhere
   load_sum loads_;
+  load_sum heat_; ///< as loads_, but never cleared, and without bins: for operators to see
   std::map<rank_id, progress> progress_;
   bool active_ = false;                                   ///< between begin_above and end_below
   std::uint64_t forced_ = 0;                              ///< random placements made

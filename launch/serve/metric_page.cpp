@@ -61,6 +61,11 @@ metric_page& metric_page::histogram(std::string name, std::string help) {
   return *this;
 }
 
+bool metric_page::has(std::string_view name) const {
+  return std::any_of(families_->all.begin(), families_->all.end(),
+                     [&](const auto& f) { return f.name == name; });
+}
+
 namespace {
 
 std::vector<prometheus::ClientMetric::Label> labels_of(const metric_labels& common,

@@ -52,6 +52,7 @@ public:
   metric_page& counter(std::string name, std::string help);
   metric_page& gauge(std::string name, std::string help);
   metric_page& histogram(std::string name, std::string help);
+  bool has(std::string_view name) const; ///< a family of that name was begun
   /// A series of the family begun last, of its kind.
   metric_page& series(double value, metric_labels labels = {});
   metric_page& series(const atomic_histogram::reading& value, metric_labels labels = {});

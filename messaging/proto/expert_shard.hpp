@@ -210,9 +210,40 @@ struct placement_prepared {
   DI_FIELDS(placement_prepared, m.rank, m.life, m.placement, m.loaded)
 };
 
+struct get_heat {
+  static constexpr wire_id wire{0x0419};
+  static constexpr std::string_view doc =
+      "Question to REBALANCER: which experts have been busy. Overload: none.";
+  DI_FIELDS(get_heat)
+};
+
+/// Layers with the same number of experts in an expert_heat.
+struct heat_group {
+  std::uint32_t first_layer = 0;
+  std::uint32_t layers = 0;
+  std::uint32_t experts = 0;
+  std::vector<std::uint32_t> rows;   ///< [layers, experts] rows of late; older ones count less
+  std::vector<std::uint32_t> copies; ///< [layers, experts] slots that hold it
+  DI_FIELDS(heat_group, m.first_layer, m.layers, m.experts, m.rows, m.copies)
+};
+
+struct expert_heat {
+  static constexpr wire_id wire{0x041A};
+  static constexpr std::string_view doc =
+      "Answer to get_heat. Without windows of loads (rebalancing is off) all rows are 0.";
+  epoch placement{};
+  epoch view{};
+  bool counted = false;                 ///< false: nobody reports loads
+  std::vector<rank_id> ranks;           ///< ascending
+  std::vector<std::uint64_t> rank_rows; ///< [ranks] rows of the experts that a rank holds, a row of
+                                        ///< several copies shared evenly
+  std::vector<heat_group> groups;
+  DI_FIELDS(expert_heat, m.placement, m.view, m.counted, m.ranks, m.rank_rows, m.groups)
+};
+
 using expert_shard_messages =
     type_list<expert_batch, expert_rows, expert_moved, expert_failed, ask_call, call_known,
               placement_published, placement_installed, get_shard, shard_state, placement_settled,
-              work_due, expert_load, placement_proposed, placement_prepared>;
+              work_due, expert_load, placement_proposed, placement_prepared, get_heat, expert_heat>;
 
 } // namespace di::proto
