@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chaos/run_log.hpp"
 
+#include <array>
 #include <charconv>
+#include <chrono>
 
 namespace di::chaos {
 namespace {
@@ -33,6 +35,26 @@ std::string take_value(std::string_view& text) {
   if (!text.empty())
     text.remove_prefix(1);
   return out;
+}
+
+/// `2026-11-30T05:13:26.979821Z` [us] since 1970; 0 if it is none.
+std::int64_t read_wall_us(std::string_view time) {
+  std::array<std::int64_t, 7> n{}; // year, month, day, hour, minute, second, microseconds
+  std::size_t at = 0;
+  for (std::int64_t& number : n) {
+    const auto [end, wrong] = std::from_chars(time.data() + at, time.data() + time.size(), number);
+    if (wrong != std::errc{} || number < 0)
+      return 0;
+    at = static_cast<std::size_t>(end - time.data()) + 1;
+    if (at >= time.size())
+      break;
+  }
+  using namespace std::chrono;
+  const sys_days day{year{static_cast<int>(n[0])} / static_cast<int>(n[1])
+                     / static_cast<int>(n[2])};
+  return duration_cast<microseconds>(day.time_since_epoch() + hours{n[3]} + minutes{n[4]}
+                                     + seconds{n[5]} + microseconds{n[6]})
+      .count();
 }
 
 std::optional<std::uint64_t> number_before(std::string_view text, std::string_view mark) {
@@ -74,6 +96,7 @@ std::optional<log_event> parse_log_line(std::string_view line) {
   if (time.size() < 20 || time[10] != 'T' || !time.ends_with('Z'))
     return std::nullopt;
   log_event e;
+  e.wall_us = read_wall_us(time);
   e.level = next_word(line);
   e.process = next_word(line);
   e.name = next_word(line);

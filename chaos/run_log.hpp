@@ -17,6 +17,7 @@ struct log_event {
   std::string level;
   std::string name;
   std::map<std::string, std::string, std::less<>> fields;
+  std::int64_t wall_us = 0; ///< [us] since 1970, as the process took the time to be
 
   std::string_view field(std::string_view key) const;
   std::optional<std::int64_t> number(std::string_view key) const;

@@ -10,8 +10,10 @@ triggers::triggers(const plan& p, launch::poll_loop& loop, strike what)
 }
 
 std::size_t triggers::waiting() const noexcept {
-  return static_cast<std::size_t>(
-      std::count_if(states_.begin(), states_.end(), [](const state& s) { return !s.struck; }));
+  std::size_t waiting = 0;
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    waiting += states_[i].struck < plan_.faults[i].times ? 1 : 0;
+  return waiting;
 }
 
 bool triggers::comes(const fault& f, const log_event& e) const {
@@ -52,7 +54,8 @@ void triggers::see(const log_event& e) {
       see_whole(i, e);
     // Events count for a fault once the fault before it has struck.
     if (states_[i].fired || !comes(plan_.faults[i], e)
-        || (plan_.faults[i].trigger.kind == trigger_kind::event && i > 0 && !states_[i - 1].struck))
+        || (plan_.faults[i].trigger.kind == trigger_kind::event && i > 0
+            && states_[i - 1].struck == 0))
       continue;
     fire(i);
   }
@@ -81,9 +84,10 @@ void triggers::fire(std::size_t number) {
   const fault& f = plan_.faults[number];
   states_[number].fired = true;
   if (f.after == nanoseconds{} && f.times == 1) { // at once, not a turn of the loop later
-    states_[number].struck = true;
-    if (!stopped_)
-      strike_(number, f.trigger.kind == trigger_kind::in_step);
+    if (stopped_)
+      return;
+    ++states_[number].struck;
+    strike_(number, f.trigger.kind == trigger_kind::in_step);
     return;
   }
   strike_later(number, f.after, f.times);
@@ -94,7 +98,7 @@ void triggers::strike_later(std::size_t number, nanoseconds in, std::uint32_t le
     if (stopped_)
       return;
     const fault& f = plan_.faults[number];
-    states_[number].struck = true;
+    ++states_[number].struck;
     strike_(number, f.trigger.kind == trigger_kind::in_step);
     if (left > 1)
       strike_later(number, f.every, left - 1);

@@ -24,14 +24,14 @@ public:
   void see(const log_event& e);
   /// No more from now on: the run has ended.
   void stop() noexcept { stopped_ = true; }
-  /// Faults that have not struck.
+  /// Faults that have not struck as often as they should.
   std::size_t waiting() const noexcept;
 
 private:
   struct state {
     bool fired = false;
-    bool struck = false;
-    std::uint32_t left = 0; ///< strikes that wait for their trigger to come again
+    std::uint32_t struck = 0; ///< so often
+    std::uint32_t left = 0;   ///< strikes that wait for their trigger to come again
   };
   bool comes(const fault& f, const log_event& e) const;
   /// Strikes again whenever all ranks are there again.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -122,16 +123,38 @@ void check_events(const plan& p, const run_record& run, verdict& v) {
     expect(v, !seen.contains(name), fmt::format("event {}", name));
 }
 
+/// Of a wall clock that was to jump: some process must have had another time than before.
+void check_clock(const run_record& run, const injected& f, verdict& v) {
+  constexpr std::int64_t jump_us_min = 60'000'000; // more than any clock is set right by
+  std::int64_t before_us = 0;
+  bool jumped = false;
+  for (const log_event& e : run.events) {
+    if (e.mono_us == 0 || e.wall_us == 0)
+      continue;
+    const std::int64_t offset_us = e.wall_us - e.mono_us;
+    if (e.mono_us < f.begin_us)
+      before_us = offset_us;
+    else if (before_us != 0)
+      jumped = jumped || std::abs(offset_us - before_us) > jump_us_min;
+  }
+  expect(v, jumped, fmt::format("{}: no process saw the wall clock jump", f.what));
+}
+
 void check_plan(const plan& p, const run_record& run, bool compared, std::size_t answered,
                 verdict& v) {
   expect(v, !run.timed_out, "the run had not ended at the plan's limit");
   expect(v, run.exit_code == static_cast<int>(p.expect.exit.value_or(0)),
          fmt::format("exit code {}, expected {}: {}", run.exit_code, p.expect.exit.value_or(0),
                      run.last_line));
-  expect(v, run.faults_missing == 0 || p.expect.late_faults,
-         fmt::format("{} faults never struck: the run was too short", run.faults_missing));
-  for (const injected& f : run.faults)
+  expect(
+      v, run.faults_missing == 0 || p.expect.late_faults,
+      fmt::format("{} faults never struck, or not as often as they should: the run was too short",
+                  run.faults_missing));
+  for (const injected& f : run.faults) {
     expect(v, f.trouble.empty(), fmt::format("{}: {}", f.what, f.trouble));
+    if (f.kind == fault_kind::clock_jump)
+      check_clock(run, f, v);
+  }
   expect(v, answered == v.requests,
          fmt::format("{} of {} requests answered", answered, v.requests));
   expect(v, v.failed <= p.expect.failed_max,

@@ -21,8 +21,9 @@ public:
   std::size_t joined() const noexcept { return joined_; }
   /// Of the last view.
   std::size_t members() const noexcept { return members_; }
-  /// Ranks that left a view though no fault before had ended or stopped them, and KEEPER had not
-  /// said since an operator's command that they are on their way out.
+  /// Lives that left a view though no fault before had ended or stopped them, and KEEPER had not
+  /// said since an operator's command that they are on their way out. A fault excuses one life of
+  /// each of its ranks: the first that leaves after it.
   std::size_t expelled_without(const std::vector<injected>& faults,
                                const std::vector<log_event>& events) const;
   /// When a node process first spoke of one of the fault's ranks; the fault's begin if none did.
@@ -36,6 +37,12 @@ private:
     std::int64_t view = 0;
     std::set<std::uint32_t> left, came;
   };
+  /// The first view after this time that the rank is no longer in, of those that `taken` has not.
+  std::size_t leaves_after(std::uint32_t rank, std::int64_t from_us,
+                           const std::set<std::pair<std::size_t, std::uint32_t>>& taken) const;
+  /// When the life came that leaves with this view.
+  std::int64_t came_us(std::uint32_t rank, std::size_t leaves) const;
+
   std::vector<step> views_;
   std::size_t expelled_ = 0, joined_ = 0, members_ = 0;
 };

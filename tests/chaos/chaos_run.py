@@ -172,6 +172,20 @@ class ChaosRun(Run):
     def saw(self, event):
         return [e for e in self.events() if e[2] == event]
 
+    def lost(self):
+        """The ranks that were lost or hung."""
+        return {m[1] for e in self.saw("member_lost") + self.saw("member_stuck") if (m := re.search(r"rank=(\d+)", e[3]))}
+
+    def views(self):
+        """[{rank: life}] of each view that was committed, in order; what control says again after its own restart counts once."""
+        found = {}
+        for _, _, _, rest in self.saw("view_committed"):
+            lives = dict(pair.split(":") for pair in re.search(r"lives=(\S*)", rest)[1].split(",") if pair)
+            found.setdefault(int(re.search(r"view=(\d+)", rest)[1]), lives)
+            if int(re.search(r"members=(\d+)", rest)[1]) != len(lives):
+                raise AssertionError(f"members and lives differ: {rest}")
+        return [found[view] for view in sorted(found)]
+
     def began(self):
         """When the batch began: the zero of all token times."""
         for at, _, event, rest in self.events():

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -41,12 +42,35 @@ class Batch:
             command += ["--output", self.output]
         self.p = subprocess.Popen(command, env=dict(os.environ, XDG_RUNTIME_DIR=self.home + "/r", **dict(env)), stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.log = []
+        stream, self.p.stderr = self.p.stderr, None  # communicate() leaves it alone
+        self.reader = threading.Thread(target=self.read_log, args=(stream, self.log), daemon=True)
+        self.reader.start()
         return self
 
+    @staticmethod
+    def read_log(stream, log):
+        with stream:
+            for line in stream:
+                log.append(line.decode(errors="replace"))
+
+    @property
+    def err(self):
+        return "".join(self.log)
+
     def end(self, seconds=180):
-        out, err = self.p.communicate(timeout=seconds)
-        self.out, self.err = out.decode(), err.decode(errors="replace")
+        self.out = self.p.communicate(timeout=seconds)[0].decode()
+        self.reader.join(20)
         return self.p.returncode
+
+    def says(self, event, seconds=60):
+        """Until the log has this event."""
+        end = time.monotonic() + seconds
+        while not any(f" {event} " in line for line in list(self.log)):
+            if time.monotonic() > end or self.p.poll() is not None:
+                raise AssertionError(f"no {event}\n{self.err[-4000:]}")
+            time.sleep(0.005)
+        return self
 
     def lines(self):
         return Path(self.output).read_bytes().count(b"\n") if os.path.exists(self.output) else 0
@@ -185,15 +209,16 @@ class JournalTest(unittest.TestCase):
                 b = self.batch()
                 b.start("--set", f"journal.on_error={policy}", env={"DI_FAULTS": b.home + "/faults"}).answered(4)
                 b.rules("point process=/control name=journal.write.short probability=1 skip=0 times=1000000\n")
-                for _ in range(20):  # it reads its rules with its next mail
-                    time.sleep(0.05)
+                b.says("journal_write_failed")
                 full = b.lines()
-                time.sleep(0.5)
+                self.assertLess(full, REQUESTS - 8, "the disk was full too late")
                 if policy == "pause":
+                    time.sleep(0.5)  # what was on disk before may still come: at most a line
                     self.assertLessEqual(b.lines() - full, 1)
+                else:
+                    b.answered(full + 8)  # while the disk is as full as before
                 b.rules("")
                 self.assertEqual(b.end(), 0, b.err[-4000:])
-                self.assertIn("journal_write_failed", b.err)
                 self.assertEqual(without_times(b.answers()), self.wanted())
 
     def kill_control(self, b):
@@ -208,11 +233,11 @@ class JournalTest(unittest.TestCase):
                 b = self.batch(self.requests[:FEW])
                 b.rules("point process=/control name=journal.write.enospc probability=1 skip=0 times=1000000\n")
                 b.start("--set", f"journal.on_error={policy}", env={"DI_FAULTS": b.home + "/faults"})
+                b.says("view_committed").says("journal_write_failed")
                 if policy == "memory":
                     b.answered(3)
                 else:
-                    while b"view_committed" not in b.p.stderr.readline():
-                        self.assertIsNone(b.p.poll())
+                    self.assertEqual(b.lines(), 0)
                 self.kill_control(b)
                 b.rules("")
                 self.assertEqual(b.end(), 0, b.err[-4000:])
@@ -226,8 +251,13 @@ class JournalTest(unittest.TestCase):
                 b = self.batch(self.requests[:FEW])
                 b.start("--set", f"journal.on_error={policy}", env={"DI_FAULTS": b.home + "/faults"}).answered(1)
                 b.rules("point process=/control name=journal.write.enospc probability=1 skip=0 times=1000000\n")
+                b.says("journal_write_failed")
+                full = b.lines()
+                self.assertLess(full, FEW - 8, "the disk was full too late")
                 if policy == "memory":
-                    b.answered(min(b.lines() + 6, FEW - 8))
+                    b.answered(full + 6)
+                else:
+                    self.assertLessEqual(b.lines() - full, 1)
                 self.kill_control(b)
                 b.rules("")
                 self.assertEqual(b.end(), 0, b.err[-4000:])

@@ -4,6 +4,7 @@ Method: a mixed load (chat, sampled, n > 1, stop strings, drafts, prompts up to 
 moment; all answers must equal those of one undisturbed process; nothing may be left behind.
 Usage: kill_test.py DILAUNCH SOURCE_DIR KIND [SEEDS]; KIND: a name of a test below without test_. Times are told, not judged."""
 import json
+import re
 import signal
 import sys
 import time
@@ -42,24 +43,42 @@ class KillTest(unittest.TestCase):
             run.killed += old.values()
         return run, wanted
 
-    def at_work(self, seed, hurt, seconds=180, **more):
-        """What `hurt(wait_ms)` strikes, once so long after the first answer, must have been at work: it was lost, and requests moved.
-        A signal that came too late for that proves nothing: it comes again at an earlier moment, a few times."""
+    def at_work(self, seed, hurt, seconds=180, lost=1, then=None, **more):
+        """What `hurt(wait_ms)` strikes, once so long after the first answer, must have been at work: so many ranks were lost, and requests moved.
+        A signal that came too late for that proves nothing: it comes again at an earlier moment, a few times. `then(run)`: what the log must say."""
         for again in range(4):
             run, wanted = hurt(moment(seed + 1000 * again, 0, 2000 / (1 + again)))
             answers = check(self, run, wanted, seconds)
-            if (run.saw("member_lost") or run.saw("member_stuck")) and moved(answers) > 0:
+            if len(run.lost()) >= lost and moved(answers) > 0:
+                if then:
+                    then(run)
                 return self.tell(run, answers, seed=seed, again=again, **more)
-        self.fail(f"{run.faults}: nothing was at work at four moments: {len(run.saw('member_lost'))} lost, no request moved")
+        self.fail(f"{run.faults}: nothing was at work at four moments: {len(run.lost())} of {lost} lost, {moved(answers)} requests moved")
 
     def tell(self, run, answers, **more):
         print(json.dumps({"kind": KIND, "ranks": run.ranks, **more, **told(run, answers)}), flush=True)
+
+    def went(self, mode, run):
+        """The views are those of this way to deal with a loss: shrink goes on without the rank, restart waits for it, restart_smaller starts
+        all others anew."""
+        views = run.views()
+        self.assertGreaterEqual(len(views), 2, "no view was committed after the loss")
+        first, second = views[:2]
+        kept = {r for r, life in second.items() if first.get(r) == life}
+        lost = {f.names[0].split()[1] for f in run.faults}
+        if mode == "shrink":
+            self.assertEqual((set(second), kept), (set(first) - lost, set(first) - lost))
+        elif mode == "restart":
+            self.assertEqual((set(second), kept), (set(first), set(first) - lost))
+            self.assertEqual({len(v) for v in views}, {run.ranks})
+        else:
+            self.assertEqual((len(second), kept), (run.ranks - 1, set()))
 
     def modes(self, mode):
         for ranks in (4, 8):
             for seed in SEEDS:
                 with self.subTest(ranks=ranks, seed=seed):
-                    self.at_work(seed, lambda ms: self.one_kill(ranks, mode, seed, ms), mode=mode)
+                    self.at_work(seed, lambda ms: self.one_kill(ranks, mode, seed, ms), then=lambda run: self.went(mode, run), mode=mode)
 
     def test_nothing(self):
         """The same without a fault: what the others compare must hold by itself."""
@@ -97,7 +116,7 @@ class KillTest(unittest.TestCase):
             return run, wanted
         for seed in SEEDS:
             with self.subTest(seed=seed):
-                self.at_work(seed, hurt)
+                self.at_work(seed, hurt, lost=2)
 
     def test_second_during_recovery(self):
         """The second dies 1 to 60 ms after the first: while the view, the placement or the requests of the first are on their way."""
@@ -110,7 +129,7 @@ class KillTest(unittest.TestCase):
             return run, wanted
         for seed in SEEDS:
             with self.subTest(seed=seed):
-                self.at_work(seed, hurt)
+                self.at_work(seed, hurt, lost=2)
 
     def test_busiest(self):
         def hurt(wait_ms):
@@ -149,15 +168,21 @@ class KillTest(unittest.TestCase):
             return run, wanted
         for seed in SEEDS:
             with self.subTest(seed=seed):
-                self.at_work(seed, hurt)
+                self.at_work(seed, hurt, lost=2)
 
     def test_control(self):
+        """Control comes back from its journal, with requests open in it, while the ranks live on."""
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 lines, wanted = self.load(seed, REQUESTS[4])
-                run = self.start(lines, 4, window=32).answered(1).for_ms(moment(seed, 0, 2000))
+                run = self.start(lines, 4, window=32).answered(1).for_ms(moment(seed, 0, 1000))
                 run.strike(["control"])
-                self.tell(run, check(self, run, wanted), seed=seed)
+                answers = check(self, run, wanted)
+                found = run.saw("journal_recovered")
+                self.assertEqual(len(found), 1, "control did not come back from its journal")
+                self.assertGreater(int(re.search(r"requests=(\d+)", found[0][3])[1]), 0, found)
+                self.assertEqual(run.lost(), set())
+                self.tell(run, answers, seed=seed)
 
     def ordered(self, ranks, orders, count=None, **options):
         """Orders of an operator under load, one after the other: each is carried out, and no answer notices."""

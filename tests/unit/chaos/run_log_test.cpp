@@ -20,6 +20,7 @@ TEST(run_log, reads_a_line_of_a_process) {
   EXPECT_EQ(e->number("view"), 3);
   EXPECT_EQ(e->field("what"), "a \"b\" c");
   EXPECT_EQ(e->mono_us, 26042464805);
+  EXPECT_EQ(e->wall_us, 1796015606979821);
   EXPECT_FALSE(e->number("lives").has_value());
   EXPECT_FALSE(e->number("none").has_value());
 }
@@ -133,6 +134,31 @@ TEST(triggers, by_time_begin_with_the_batch_and_repeat) {
   loop.at(launch::poll_loop::clock::now() + std::chrono::seconds{20}, [&] { loop.stop(); });
   loop.run();
   EXPECT_EQ(struck, 3U);
+  EXPECT_EQ(t.waiting(), 0U);
+}
+
+TEST(triggers, wait_until_a_fault_has_struck_as_often_as_it_should) {
+  plan p;
+  fault timed;
+  timed.trigger.at = std::chrono::milliseconds{1};
+  timed.times = 3;
+  timed.every = std::chrono::milliseconds{1};
+  p.faults = {timed};
+  launch::poll_loop loop;
+  std::size_t struck = 0;
+  triggers* itself = nullptr;
+  triggers t{p, loop, [&](std::size_t, bool) {
+               if (++struck < 2)
+                 return;
+               itself->stop(); // the run ended before the third
+               loop.at(launch::poll_loop::clock::now() + std::chrono::milliseconds{20},
+                       [&] { loop.stop(); });
+             }};
+  itself = &t;
+  t.see(event("batch_began"));
+  loop.run();
+  EXPECT_EQ(struck, 2U);
+  EXPECT_EQ(t.waiting(), 1U);
 }
 
 } // namespace

@@ -130,6 +130,49 @@ TEST(verdict, sees_the_expulsion_of_a_rank_that_nothing_happened_to) {
   EXPECT_FALSE(s.judged().held);
 }
 
+TEST(verdict, lets_a_fault_excuse_one_life_of_its_rank) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
+  s.run.events.push_back(view(1'500'000, 3, "0:a,1:d,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 0U);
+  s.run.events.push_back(view(2'000'000, 4, "0:a,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 1U); // nothing happened to its second life
+  s.strikes(1, 1'005'000);                    // once more before the first had left
+  EXPECT_EQ(s.judged().false_expulsions, 1U);
+  s.strikes(1, 1'900'000);
+  EXPECT_EQ(s.judged().false_expulsions, 0U);
+}
+
+TEST(verdict, lets_an_armed_fault_excuse_the_life_that_it_met) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.faults[0].armed = true; // waits in the rank when another fault ends it
+  s.strikes(1, 1'002'000);
+  s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
+  s.run.events.push_back(view(1'100'000, 3, "0:a,1:d,2:c"));
+  s.run.events.push_back(view(1'200'000, 4, "0:a,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 0U);
+  s.run.events.push_back(view(1'300'000, 5, "0:a,1:e,2:c"));
+  s.run.events.push_back(view(1'400'000, 6, "0:a,2:c"));
+  EXPECT_EQ(s.judged().false_expulsions, 1U);
+}
+
+TEST(verdict, demands_that_a_jump_of_the_clock_was_seen) {
+  verdicts s;
+  s.strikes(0, 1'000'000);
+  s.run.faults[0].kind = fault_kind::clock_jump;
+  constexpr std::int64_t year_us = 1'796'000'000'000'000, hour_us = 3'600'000'000;
+  const auto says = [&](std::int64_t mono_us, std::int64_t wall_us) {
+    s.run.events.push_back({mono_us, "/control", "info", "batch_progress", {}, wall_us});
+  };
+  says(900'000, year_us + 900'000);
+  says(1'100'000, year_us + 1'100'000);
+  EXPECT_FALSE(s.judged().held);
+  says(1'200'000, year_us + 1'200'000 + hour_us);
+  EXPECT_TRUE(s.judged().held);
+}
+
 TEST(verdict, takes_a_cut_link_for_no_reason_to_expel) {
   verdicts s;
   s.strikes(1, 1'000'000);
@@ -147,6 +190,18 @@ TEST(verdict, takes_a_command_for_a_reason_only_of_ranks_that_it_takes_out) {
   s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
   EXPECT_EQ(s.judged().false_expulsions, 0U);
   s.run.events.push_back(view(1'020'000, 3, "0:a"));
+  EXPECT_EQ(s.judged().false_expulsions, 1U);
+}
+
+TEST(verdict, takes_a_command_for_a_reason_only_of_the_life_that_it_took_out) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.faults[0].kind = fault_kind::command;
+  s.run.events.push_back(
+      {1'005'000, "/control", "info", "rank_state", {{"rank", "1"}, {"state", "draining"}}});
+  s.run.events.push_back(view(1'010'000, 2, "0:a,2:c"));
+  s.run.events.push_back(view(1'500'000, 3, "0:a,1:d,2:c"));
+  s.run.events.push_back(view(2'000'000, 4, "0:a,2:c"));
   EXPECT_EQ(s.judged().false_expulsions, 1U);
 }
 
