@@ -49,11 +49,12 @@ std::int64_t read_wall_us(std::string_view time) {
     if (at >= time.size())
       break;
   }
-  using namespace std::chrono;
-  const sys_days day{year{static_cast<int>(n[0])} / static_cast<int>(n[1])
-                     / static_cast<int>(n[2])};
-  return duration_cast<microseconds>(day.time_since_epoch() + hours{n[3]} + minutes{n[4]}
-                                     + seconds{n[5]} + microseconds{n[6]})
+  namespace chrono = std::chrono;
+  const chrono::sys_days day{chrono::year{static_cast<int>(n[0])} / static_cast<int>(n[1])
+                             / static_cast<int>(n[2])};
+  return chrono::duration_cast<chrono::microseconds>(day.time_since_epoch() + chrono::hours{n[3]}
+                                                     + chrono::minutes{n[4]} + chrono::seconds{n[5]}
+                                                     + chrono::microseconds{n[6]})
       .count();
 }
 
