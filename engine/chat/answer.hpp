@@ -133,6 +133,9 @@ public:
   };
   std::optional<stop_match> ended_by_stop() const noexcept;
 
+  /// When the answer ended [s since 1970], for protocols that show it. Before or after finish().
+  void ended_at(std::int64_t seconds);
+
   /// Whether finish(), fail() or a stop string ended it.
   bool ended() const noexcept;
 

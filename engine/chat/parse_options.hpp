@@ -30,6 +30,7 @@ struct parse_options {
   std::vector<std::string> stop; ///< end the answer; at most 16, none empty
   bool include_stop = false;     ///< (completions) the stop string stays in the text
   bool strict = false;           ///< exactly the reference parser, oddities included
+  bool plain = false;            ///< (completions) all is answer but what the stop strings end
 };
 
 } // namespace di::engine
