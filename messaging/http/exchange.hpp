@@ -9,8 +9,8 @@
 //
 // Every function may be called from any thread at any time, also after the client left; they never
 // wait. Callbacks run on the thread of the connection, one at a time, and are dropped once the
-// answer is out or the client is gone; whatever they capture is released then. A callback that
-// captures the exchange itself should hold it weakly.
+// answer has ended (respond, end, abort) or the client is gone; whatever they capture is released
+// then. A callback that captures the exchange itself should hold it weakly.
 //
 // Dropping the last handle without an answer sends a 500; dropping it inside a stream aborts it.
 #pragma once
@@ -31,7 +31,7 @@ enum class gone : std::uint8_t {
   closed,  ///< it closed (or half-closed) its side
   reset,   ///< the connection broke
   stalled, ///< it took no byte for timeouts::write
-  stopped, ///< this server stops and its deadline has passed, or abort() was called
+  stopped, ///< this server stops and its deadline has passed
 };
 std::string_view to_string(gone why) noexcept;
 
@@ -80,8 +80,8 @@ public:
   /// Called each time that, after a `full` or `refused`, at most half of the bound waits. One
   /// callback; a later one replaces it.
   virtual void on_drained(std::function<void()> callback) = 0;
-  /// Called once when the client leaves before the answer is out, in whatever phase; at once (from
-  /// the connection's thread) if it has left already. One callback; a later one replaces it.
+  /// Called once when the client leaves before the answer has ended, in whatever phase; at once
+  /// (from the connection's thread) if it has left already. One callback; a later one replaces it.
   virtual void on_gone(std::function<void(gone)> callback) = 0;
   virtual bool is_gone() const = 0;
 

@@ -24,6 +24,8 @@ struct limits {
   /// [bytes] of a body: more is answered with 413; a longer Content-Length before any of it is
   /// read.
   std::size_t body_bytes = 32u << 20;
+  /// [bytes] of all bodies under way of one server: more is answered with 503.
+  std::size_t all_bodies_bytes = 1u << 30;
   /// [bytes] read ahead while an answer is under way (pipelined requests); then reading pauses.
   std::size_t read_ahead_bytes = 64u << 10;
   /// [bytes] of a stream that wait for a slow reader before write() says `full`; at twice that it

@@ -38,7 +38,7 @@ bool same_name(std::string_view a, std::string_view b) noexcept {
 void header_list::set(std::string_view name, std::string value) {
   for (auto& [key, old] : fields_)
     if (same_name(key, name)) {
-      std::string kept = std::move(key);
+      std::string kept = key; // remove() compares it once more
       remove(name);
       add(std::move(kept), std::move(value));
       return;

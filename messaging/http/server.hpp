@@ -6,7 +6,7 @@
 //   400 malformed, smuggling (two lengths, length and chunked), no Host   408 header or body too
 //   slow 411 no length (options::length_required)   413 body   414 target   417 unknown expectation
 //   431 header   500 the handler threw or dropped the exchange   501 unknown transfer coding
-//   505 not HTTP/1.x (so also the HTTP/2 preface)
+//   503 all bodies together too large   505 not HTTP/1.x (so also the HTTP/2 preface)
 #pragma once
 
 #include "messaging/base/result.hpp"
