@@ -38,8 +38,15 @@ struct journal {
                                 reacts_to<proto::release_acknowledged>, // shown
                                 reacts_to<proto::cancel_request>,       // the client left
                                 reacts_to<proto::answer_delivered>,     // for good
+                                reacts_to<proto::detach_request>,       // may come back
+                                reacts_to<proto::end_choice>,           // found in the text
+                                reacts_to<proto::gateway_started>,      // who follows
+                                reacts_to<proto::withdrawn>,            // who does no more
                                 reacts_to<proto::journal_written>,      // the disk has it, or not
                                 replies_to<proto::record_view>::with<proto::view_recorded>,
+                                replies_to<proto::attach_request>::with<proto::request_attached>,
+                                replies_to<proto::get_request>::with<proto::recorded_request>,
+                                replies_to<proto::forget_request>::with<proto::request_forgotten>,
                                 replies_to<proto::get_journal>::with<proto::journal_state>>;
 };
 

@@ -55,8 +55,10 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
                                     fmt::format("request {} was answered before", id.v)}});
     return {};
   }
+  if (answer_known(m, out))
+    return {};
   // Closed ones that are kept for a later run are bounded by their bytes alone (cannot_open).
-  if (const std::size_t open = m.keep ? counts_.open : requests_.size();
+  if (const std::size_t open = m.keep ? counts_.open : requests_.size() - stored_.size();
       open >= options_.open_max) {
     refuse(ec::unavailable, fmt::format("{} requests are open", open));
     return {};
@@ -72,16 +74,11 @@ result<void> journal_core::on(const proto::open_request& m, instant now, outbox&
     refuse(ec::bad_argument, fmt::format("request {}: n={}", id.v, m.spec.sampling.n));
     return {};
   }
-  auto made = std::make_unique<request>();
-  made->spec = m.spec;
-  made->choices.resize(m.spec.sampling.n);
-  made->opened = now;
-  made->keep = m.keep;
-  made->wait = options_.resend_after;
-  for (choice& c : made->choices)
-    c.wait = options_.resend_after;
-  request& r = *requests_.emplace(id, std::move(made)).first->second;
-  ++counts_.open;
+  if (m.note.size() > proto::open_request::note_bytes_max) {
+    refuse(ec::limit_exceeded, fmt::format("request {}: a note of {} bytes", id.v, m.note.size()));
+    return {};
+  }
+  request& r = make_request(m, now);
   out.count("di_journal_requests_total");
   if (m.spec.deadline_ms > 0)
     out.arm({deadline_due, id.v}, deadline_span(m.spec.deadline_ms));
@@ -185,6 +182,8 @@ result<void> journal_core::on(const proto::tokens_committed& m, instant now, out
       r->spec.prefix_recorded = true;
       r->prefix_of = {m.rank, m.life};
     }
+    if (!std::exchange(r->cached_known, true))
+      r->cached_tokens = m.cached_tokens;
     append(*r, m, known, now);
     c.rank = m.rank;
     if (c.sent < c.next() || c.ended())
@@ -222,6 +221,8 @@ void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, 
 
 void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, std::uint32_t to,
                            instant now, outbox& out) {
+  if (r.detached)
+    return;
   choice& c = r.choices[which];
   const bool all = to == c.next();
   proto::tokens_released m;
@@ -237,6 +238,7 @@ void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, 
   }
   m.attempts = r.attempt;
   m.rank = c.rank;
+  m.cached_tokens = r.cached_tokens;
   c.released = now;
   c.sent = std::max(c.sent, to);
   send_when(all ? c.position : 0, r.spec.request, r.spec.gateway, std::move(m), out);
@@ -254,13 +256,6 @@ result<void> journal_core::on(const proto::release_acknowledged& m, instant now,
   c.shown = std::max(c.shown, shown);
   c.end_shown = c.end_shown || (m.ended && c.end_settled);
   forget_if_done(*r, now);
-  return {};
-}
-
-result<void> journal_core::on(const proto::cancel_request& m, instant now, outbox& out) {
-  if (request* r = find(m.request); r && !r->closed)
-    close(*r, {proto::finish_reason::cancelled, -1, 0, ec::cancelled, "cancelled by the client"},
-          true, now, out);
   return {};
 }
 
@@ -287,23 +282,22 @@ void journal_core::close(request& r, const proto::choice_end& rest, bool withdra
             proto::release_request{r.spec.request, withdraw}, out);
   --counts_.open;
   ++counts_.closed;
-}
-
-void journal_core::forget_if_done(request& r, instant now) {
-  const bool done = r.closed && (!r.keep || r.delivered)
-                    && std::all_of(r.choices.begin(), r.choices.end(), [](const choice& c) {
-                         return c.end_shown && c.shown == c.next();
-                       });
-  if (done) {
-    record_forgotten(r, now);
-    requests_.erase(r.spec.request);
-  }
+  if (r.keep_ms > 0)
+    store(r, now, out);
 }
 
 result<void> journal_core::on_due(timer which, instant now, outbox& out) {
   if (which.kind == deadline_due)
     if (request* r = find(request_id{which.key}))
       expire(*r, now, out);
+  if (which.kind == detached_due)
+    if (request* r = find(request_id{which.key}))
+      detached_too_long(*r, now, out);
+  if (which.kind == stored_due)
+    if (request* r = find(request_id{which.key})) {
+      unstore(*r);
+      forget_if_done(*r, now);
+    }
   if (which.kind != resend_due)
     return {};
   armed_ = false;
@@ -316,7 +310,7 @@ result<void> journal_core::on_due(timer which, instant now, outbox& out) {
       }
       arm(out);
     }
-    if (r->from_disk && r->keep)
+    if (r->detached || (r->from_disk && r->keep))
       continue; // GATEWAY asks for it
     for (std::uint32_t i = 0; i < r->choices.size(); ++i) {
       choice& c = r->choices[i];
@@ -349,9 +343,17 @@ void journal_core::arm(outbox& out) {
 }
 
 void journal_core::check() const {
-  std::uint64_t open = 0;
+  std::uint64_t open = 0, stored_bytes = 0;
+  std::size_t stored = 0;
   for (const auto& [id, r] : requests_) {
     open += !r->closed;
+    stored += r->stored;
+    stored_bytes += r->stored ? r->bytes : 0;
+    DI_CHECK(!r->stored || (r->closed && stored_.contains({r->closed_ms, id})));
+    DI_CHECK(!r->lingers || r->detached);
+    DI_CHECK(r->dedup.empty() || dedup_.contains(r->dedup));
+    // Whoever is done with is gone: nobody follows it, or all is shown, and nothing keeps it.
+    DI_CHECK(!r->closed || r->stored || r->lingers || !r->detached || r->keep);
     DI_CHECK_EQ(r->choices.size(), r->spec.sampling.n);
     DI_CHECK(!forgotten_.contains(id.v));
     for (const choice& c : r->choices) {
@@ -366,6 +368,9 @@ void journal_core::check() const {
     }
   }
   DI_CHECK_EQ(open, counts_.open);
+  DI_CHECK_EQ(stored, stored_.size());
+  DI_CHECK_EQ(stored_bytes, stored_bytes_);
+  DI_CHECK(dedup_.size() <= requests_.size());
 }
 
 } // namespace di::engine

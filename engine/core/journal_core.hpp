@@ -6,6 +6,7 @@
 #include "engine/core/journal_image.hpp"
 #include "engine/core/journal_sink.hpp"
 #include "messaging/base/result.hpp"
+#include "messaging/proto/directory.hpp"
 #include "messaging/proto/gateway.hpp"
 #include "messaging/proto/journal.hpp"
 #include "messaging/proto/membership.hpp"
@@ -17,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,7 +37,12 @@ struct journal_options {
   std::uint64_t file_bytes_max = std::uint64_t{64} << 20;
   std::uint64_t live_bytes_max = std::uint64_t{4} << 30; ///< [bytes] more still counts: nothing is
                                                          ///< opened
-  std::optional<journal_image> recovered;                ///< what an earlier life wrote
+  /// [bytes] of requests that are kept after their end for keep_ms; the oldest make way.
+  std::uint64_t stored_bytes_max = std::uint64_t{1} << 30;
+  /// A request of an earlier life of control that no gateway attaches to is cancelled after this,
+  /// or after its detached_ms if that is longer.
+  duration orphaned_after = std::chrono::seconds{30};
+  std::optional<journal_image> recovered; ///< what an earlier life wrote
 };
 
 /// States of a request:
@@ -50,7 +57,12 @@ struct journal_options {
 ///   running             --its rank's tokens never fit-->                 admitting, attempt + 1
 ///   running             --its rank has settled it-->                     admitting, attempt + 1
 ///   closed              --all releases acknowledged-->                   forgotten (but its number)
+///   closed, keep_ms     --keep_ms later | stored_bytes | forget-->       forgotten (but its number)
 // clang-format on
+///
+/// One gateway follows a request: the one that opened it, then the last that attached. It is
+/// detached while none does (its client left, or that life of the gateway ended): nothing is
+/// released, and after detached_ms it is cancelled, or if closed forgotten.
 ///
 /// An attempt has one owner: the life that SCHEDULER placed it on, or that sent tokens of it. Once
 /// a view is without that life, attempts of it are refused and the next one goes on behind the
@@ -77,10 +89,20 @@ public:
   result<void> on(const proto::tokens_committed& m, instant now, outbox& out);
   result<void> on(const proto::view_committed& m, instant now, outbox& out);
   result<void> on(const proto::release_acknowledged& m, instant now, outbox& out);
-  result<void> on(const proto::cancel_request& m, instant now, outbox& out);
+  result<void> on(const proto::cancel_request& m, const origin& from, instant now, outbox& out);
+  result<void> on(const proto::cancel_request& m, instant now, outbox& out) {
+    return on(m, origin{}, now, out);
+  }
   result<void> on(const proto::answer_delivered& m, instant now, outbox& out);
   result<void> on(const proto::record_view& m, reply_to ticket, instant now, outbox& out);
   result<void> on(const proto::journal_written& m, instant now, outbox& out);
+  result<void> on(const proto::attach_request& m, reply_to ticket, instant now, outbox& out);
+  result<proto::recorded_request> on(const proto::get_request& m, instant now, outbox& out) const;
+  result<void> on(const proto::detach_request& m, instant now, outbox& out);
+  result<void> on(const proto::end_choice& m, instant now, outbox& out);
+  result<void> on(const proto::forget_request& m, reply_to ticket, instant now, outbox& out);
+  result<void> on(const proto::gateway_started& m, instant now, outbox& out);
+  result<void> on(const proto::withdrawn& m, instant now, outbox& out);
   result<proto::journal_state> on(const proto::get_journal&) const;
   result<void> on_due(timer which, instant now, outbox& out);
   void check() const;
@@ -90,7 +112,12 @@ public:
   journal_image image(instant now) const;
 
 private:
-  enum timer_kind : std::uint32_t { resend_due = 1, deadline_due = 2 };
+  enum timer_kind : std::uint32_t {
+    resend_due = 1,
+    deadline_due = 2,
+    detached_due = 3,
+    stored_due = 4
+  };
   struct choice;
   struct request;
 
@@ -106,9 +133,23 @@ private:
   void release(request& r, std::uint32_t which, std::uint32_t from, std::uint32_t to, instant now,
                outbox& out);
   void close(request& r, const proto::choice_end& rest, bool withdraw, instant now, outbox& out);
-  void forget_if_done(request& r, instant now);
   void expire(request& r, instant now, outbox& out);
   void arm(outbox& out);
+
+  // journal_follow.cpp: who follows a request, and how long one is kept.
+  request& make_request(const proto::open_request& m, instant now);
+  void take_over_dedup(request& r);
+  bool answer_known(const proto::open_request& m, outbox& out);
+  void attach(request& r, const address& gateway, const std::vector<std::uint32_t>& from,
+              instant now, outbox& out);
+  void detach(request& r, duration linger, instant now, outbox& out);
+  template <class F>
+  void detach_all(F&& of, instant now, outbox& out);
+  void detached_too_long(request& r, instant now, outbox& out);
+  void store(request& r, instant now, outbox& out);
+  void unstore(request& r);
+  void forget_if_done(request& r, instant now);
+  void resume_following(instant now, outbox& out);
 
   // journal_record.cpp: what is written, and what waits for it.
   void take_over(const journal_image& image, instant now);
@@ -134,6 +175,10 @@ private:
 
   journal_options options_;
   std::map<request_id, std::unique_ptr<request>> requests_;
+  std::map<std::string, request_id, std::less<>> dedup_;  ///< of requests_
+  std::map<address, incarnation> gateways_;               ///< that said gateway_started
+  std::set<std::pair<std::uint64_t, request_id>> stored_; ///< closed_ms first: the oldest
+  std::uint64_t stored_bytes_ = 0;
   number_ranges forgotten_; ///< closed requests that are gone
   epoch view_{};
   std::set<life_of_rank> members_;      ///< of the view

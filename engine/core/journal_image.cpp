@@ -41,6 +41,13 @@ struct applier {
     made.choices.resize(r.spec.sampling.n);
     if (r.spec.deadline_ms > 0)
       made.deadline_at_ms = elapsed_ms + r.deadline_left_ms;
+    made.note = r.note;
+    made.dedup = r.dedup;
+    made.dedup_digest = r.dedup_digest;
+    made.keep_ms = r.keep_ms;
+    made.detached_ms = r.detached_ms;
+    made.attended = r.attended;
+    made.opened_at_ms = elapsed_ms - std::min(elapsed_ms, r.age_ms);
     image.requests.emplace(id, std::move(made));
     return {};
   }
@@ -76,6 +83,7 @@ struct applier {
       request->spec.prefix_recorded = true;
       request->spec.prefix_tokens = r.prefix_tokens;
     }
+    request->cached_tokens = r.cached_tokens;
     return {};
   }
 
@@ -94,6 +102,7 @@ struct applier {
       choice.cut = true;
     }
     request->closed = true;
+    request->closed_at_ms = elapsed_ms - std::min(elapsed_ms, r.age_ms);
     return {};
   }
 
@@ -137,18 +146,24 @@ std::vector<any_record> journal_image::snapshot() const {
     all.emplace_back(record::forgotten{first, last});
   for (const auto& [id, r] : requests) {
     const std::uint64_t left = std::max(r.deadline_at_ms, elapsed_ms + 1) - elapsed_ms;
-    all.emplace_back(record::opened{r.spec, r.attempt, r.spec.deadline_ms > 0 ? left : 0, r.keep});
+    const auto age = [this](std::uint64_t since) {
+      return elapsed_ms - std::min(elapsed_ms, since);
+    };
+    all.emplace_back(record::opened{r.spec, r.attempt, r.spec.deadline_ms > 0 ? left : 0, r.keep,
+                                    r.note, r.dedup, r.dedup_digest, r.keep_ms, r.detached_ms,
+                                    r.attended, age(r.opened_at_ms)});
     if (r.rank)
       all.emplace_back(record::placed{id, r.attempt, true, *r.rank, r.life});
     record::closed closing;
     closing.request = id;
+    closing.age_ms = age(r.closed_at_ms);
     for (std::uint32_t i = 0; i < r.choices.size(); ++i) {
       const choice_image& c = r.choices[i];
       const bool own_end = c.end.reason != proto::finish_reason::none && !c.cut;
       if (!c.tokens.empty() || own_end)
-        all.emplace_back(record::tokens{id, i, 0, c.tokens, c.logprobs,
-                                        own_end ? c.end : proto::choice_end{}, c.timings,
-                                        r.spec.prefix_recorded, r.spec.prefix_tokens});
+        all.emplace_back(record::tokens{
+            id, i, 0, c.tokens, c.logprobs, own_end ? c.end : proto::choice_end{}, c.timings,
+            r.spec.prefix_recorded, r.spec.prefix_tokens, r.cached_tokens});
       if (c.cut) {
         closing.end = c.end;
         closing.cut.push_back({i, static_cast<std::uint32_t>(c.tokens.size())});

@@ -27,8 +27,14 @@ struct request_image {
   std::optional<rank_id> rank;       ///< that the attempt was placed on
   incarnation life{};                ///< of that rank
   bool closed = false;
-  bool keep = false;                ///< open_request::keep
-  std::uint64_t deadline_at_ms = 0; ///< [ms] in journal_image::elapsed_ms; 0: none
+  bool keep = false;                          ///< open_request::keep
+  std::uint64_t deadline_at_ms = 0;           ///< [ms] in journal_image::elapsed_ms; 0: none
+  std::string note, dedup, dedup_digest;      ///< of open_request, as the next two
+  std::uint64_t keep_ms = 0, detached_ms = 0; ///< [ms]
+  bool attended = false;                      ///< journal_record::opened::attended
+  std::uint64_t opened_at_ms = 0;             ///< [ms] in journal_image::elapsed_ms
+  std::uint64_t closed_at_ms = 0;             ///< [ms] as opened_at_ms; if closed
+  std::uint32_t cached_tokens = 0;            ///< [tokens]
 };
 
 /// Plain data. Applying a log's records in order gives it; snapshot() gives records that give it.

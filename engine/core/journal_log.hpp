@@ -46,7 +46,12 @@ struct opened {
   std::uint32_t attempt = 1;
   std::uint64_t deadline_left_ms = 0; ///< [ms] of spec.deadline_ms left when this was recorded
   bool keep = false;                  ///< open_request::keep
-  DI_FIELDS(opened, m.spec, m.attempt, m.deadline_left_ms, m.keep)
+  std::string note{}, dedup{}, dedup_digest{}; ///< of open_request
+  std::uint64_t keep_ms = 0, detached_ms = 0;  ///< of open_request
+  bool attended = false;    ///< its gateway attaches again after a restart of control
+  std::uint64_t age_ms = 0; ///< [ms] since it was opened when this was recorded
+  DI_FIELDS(opened, m.spec, m.attempt, m.deadline_left_ms, m.keep, m.note, m.dedup, m.dedup_digest,
+            m.keep_ms, m.detached_ms, m.attended, m.age_ms)
 };
 
 /// An attempt was opened (from 2), or placed on a life of a rank.
@@ -70,8 +75,9 @@ struct tokens {
   proto::choice_timings timings;                  ///< if it ended
   bool prefix_recorded = false;                   ///< the two fields of the request's spec
   std::uint32_t prefix_tokens = 0;
+  std::uint32_t cached_tokens = 0; ///< of the request: tokens_released::cached_tokens
   DI_FIELDS(tokens, m.request, m.choice, m.first_index, m.ids, m.logprobs, m.end, m.timings,
-            m.prefix_recorded, m.prefix_tokens)
+            m.prefix_recorded, m.prefix_tokens, m.cached_tokens)
 };
 
 /// A choice that was ended with its request.
@@ -86,7 +92,8 @@ struct closed {
   request_id request;
   proto::choice_end end;       ///< of the choices below
   std::vector<cut_choice> cut; ///< whatever earlier records say of them; the others had ended
-  DI_FIELDS(closed, m.request, m.end, m.cut)
+  std::uint64_t age_ms = 0;    ///< [ms] since it was closed when this was recorded
+  DI_FIELDS(closed, m.request, m.end, m.cut, m.age_ms)
 };
 
 /// Nothing but the numbers of closed requests [first, last] is needed any more.

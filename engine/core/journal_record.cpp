@@ -13,9 +13,9 @@ namespace {
 namespace records = journal_record;
 
 /// [bytes] about what a request takes in a file.
-std::uint64_t opened_bytes(const proto::request_spec& spec) {
+std::uint64_t opened_bytes(const proto::request_spec& spec, std::size_t note_bytes) {
   constexpr std::uint64_t rest_bytes = 256;
-  return rest_bytes + 3 * (spec.prompt.size() + spec.sampling.forced_ids.size());
+  return rest_bytes + 3 * (spec.prompt.size() + spec.sampling.forced_ids.size()) + note_bytes;
 }
 
 std::uint64_t tokens_bytes(std::size_t tokens, std::span<const proto::position_logprobs> logprobs) {
@@ -46,11 +46,19 @@ std::uint64_t journal_core::record(any_record body, instant now) {
 }
 
 void journal_core::record_opened(request& r, instant now) {
-  r.bytes = opened_bytes(r.spec);
+  r.bytes = opened_bytes(r.spec, r.note.size());
+  r.opened_ms = elapsed_ms(now);
   live_bytes_ += r.bytes;
   records::opened made;
-  if (options_.sink)
+  if (options_.sink) {
     made.spec = r.spec;
+    made.note = r.note;
+    made.dedup = r.dedup;
+    made.dedup_digest = r.dedup_digest;
+  }
+  made.keep_ms = r.keep_ms;
+  made.detached_ms = r.detached_ms;
+  made.attended = r.attended;
   made.attempt = r.attempt_recorded = r.attempt;
   made.keep = r.keep;
   if (r.spec.deadline_ms > 0)
@@ -86,6 +94,7 @@ void journal_core::record_tokens(request& r, std::uint32_t which, std::uint32_t 
   made.timings = c.timings;
   made.prefix_recorded = r.spec.prefix_recorded;
   made.prefix_tokens = r.spec.prefix_tokens;
+  made.cached_tokens = r.cached_tokens;
   const std::uint64_t bytes = tokens_bytes(c.tokens.size() - from, made.logprobs);
   r.bytes += bytes;
   live_bytes_ += bytes;
@@ -106,6 +115,7 @@ void journal_core::record_closed(request& r, const proto::choice_end& rest, inst
     if (r.choices[i].cut)
       made.cut.push_back({i, r.choices[i].next()});
   r.position = record(std::move(made), now);
+  r.closed_ms = elapsed_ms(now);
   for (std::uint32_t i = 0; i < r.choices.size(); ++i) {
     choice& c = r.choices[i];
     if (!c.cut)
@@ -125,6 +135,8 @@ void journal_core::record_closed(request& r, const proto::choice_end& rest, inst
 void journal_core::record_forgotten(request& r, instant now) {
   live_bytes_ -= std::min(live_bytes_, r.bytes);
   const std::uint64_t id = r.spec.request.v;
+  if (const auto known = dedup_.find(r.dedup); known != dedup_.end() && known->second.v == id)
+    dedup_.erase(known);
   forgotten_.add(id);
   forgotten_.keep_last(options_.closed_kept);
   record(records::forgotten{id, id}, now);
@@ -233,6 +245,10 @@ result<proto::journal_state> journal_core::on(const proto::get_journal&) const {
   s.file_bytes = file_bytes_;
   s.failing = failing_;
   s.what = why_;
+  s.stored = stored_.size();
+  s.stored_bytes = stored_bytes_;
+  for (const auto& [id, r] : requests_)
+    s.detached += r->detached && !r->stored;
   return s;
 }
 
@@ -241,6 +257,8 @@ void journal_core::reopen(request& r, const proto::open_request& m, instant now,
   r.keep = r.keep || m.keep;
   if (r.position <= written_) // else the answer to the first one waits still
     out.send(m.spec.gateway, proto::request_opened{m.spec.request});
+  if (r.detached)
+    return attach(r, m.spec.gateway, {}, now, out);
   if (!std::exchange(r.from_disk, false))
     return;
   for (std::uint32_t i = 0; i < r.choices.size(); ++i)
@@ -257,6 +275,7 @@ void journal_core::start(instant now, outbox& out) {
   }
   if (options_.sink)
     begin_file(now);
+  resume_following(now, out);
   for (auto& [id, r] : requests_) {
     if (r->closed)
       continue;
@@ -286,7 +305,17 @@ void journal_core::take_over(const journal_image& from, instant now) {
       made->placed = made->placed_recorded = life_of_rank{*image.rank, image.life};
     made->closed = image.closed;
     made->keep = image.keep;
-    made->from_disk = true;
+    made->from_disk = !image.attended;
+    made->note = image.note;
+    made->dedup = image.dedup;
+    made->dedup_digest = image.dedup_digest;
+    made->keep_ms = image.keep_ms;
+    made->detached_ms = image.detached_ms;
+    made->attended = made->detached = image.attended;
+    made->opened_ms = image.opened_at_ms;
+    made->closed_ms = image.closed_at_ms;
+    made->cached_tokens = image.cached_tokens;
+    take_over_dedup(*made);
     made->wait = options_.resend_after;
     made->opened = now;
     if (image.spec.deadline_ms > 0) {
@@ -294,7 +323,7 @@ void journal_core::take_over(const journal_image& from, instant now) {
           std::max(image.deadline_at_ms, from.elapsed_ms + 1) - from.elapsed_ms;
       made->opened = now + (deadline_span(left) - deadline_span(image.spec.deadline_ms));
     }
-    made->bytes = opened_bytes(image.spec);
+    made->bytes = opened_bytes(image.spec, image.note.size());
     for (const choice_image& c : image.choices) {
       choice& into = made->choices.emplace_back();
       into.tokens = c.tokens;
@@ -307,6 +336,7 @@ void journal_core::take_over(const journal_image& from, instant now) {
       into.released = now;
       into.wait = options_.resend_after;
       made->bytes += tokens_bytes(c.tokens.size(), c.logprobs);
+      made->cached_known = made->cached_known || !c.tokens.empty();
       counts_.tokens += c.tokens.size();
     }
     live_bytes_ += made->bytes;
@@ -320,6 +350,7 @@ void journal_core::take_over(const journal_image& from, instant now) {
           return c.ended();
         })) {
       r->closed = true;
+      r->closed_ms = from.elapsed_ms;
       --counts_.open;
       ++counts_.closed;
     }
@@ -341,6 +372,15 @@ journal_image journal_core::image(instant now) const {
     }
     into.closed = r->closed;
     into.keep = r->keep;
+    into.note = r->note;
+    into.dedup = r->dedup;
+    into.dedup_digest = r->dedup_digest;
+    into.keep_ms = r->keep_ms;
+    into.detached_ms = r->detached_ms;
+    into.attended = r->attended;
+    into.opened_at_ms = r->opened_ms;
+    into.closed_at_ms = r->closed_ms;
+    into.cached_tokens = r->cached_tokens;
     if (r->spec.deadline_ms > 0) {
       const auto left = std::chrono::floor<std::chrono::milliseconds>(
           r->opened + deadline_span(r->spec.deadline_ms) - now);

@@ -24,6 +24,7 @@ struct journal_core::choice {
   duration wait{};                  ///< until it is sent again
 
   bool ended() const noexcept { return end.reason != proto::finish_reason::none; }
+  bool all_shown() const noexcept { return end_shown && shown == next(); }
   std::uint32_t next() const noexcept { return static_cast<std::uint32_t>(tokens.size()); }
 };
 
@@ -41,9 +42,19 @@ struct journal_core::request {
   std::uint64_t position = 0; ///< of its last record that is not a choice's
   std::uint32_t attempt_recorded = 1;
   std::optional<life_of_rank> placed_recorded;
-  std::uint64_t bytes = 0; ///< [bytes] of its records, about
-  instant asked;           ///< last admit_request
-  duration wait{};         ///< until the next
+  std::uint64_t bytes = 0;                    ///< [bytes] of its records, about
+  std::string note, dedup, dedup_digest;      ///< of open_request, as the next two
+  std::uint64_t keep_ms = 0, detached_ms = 0; ///< [ms]
+  std::uint64_t opened_ms = 0, closed_ms = 0; ///< [ms] of elapsed_ms()
+  bool attended = false;  ///< its gateway says when it is another life, and attaches again
+  bool detached = false;  ///< nobody gets its tokens
+  bool lingers = false;   ///< detached, and a timer says when it has been for too long
+  bool stored = false;    ///< closed, and kept for keep_ms
+  incarnation follower{}; ///< life of spec.gateway; 0: not known
+  bool cached_known = false;
+  std::uint32_t cached_tokens = 0; ///< [tokens] if cached_known
+  instant asked;                   ///< last admit_request
+  duration wait{};                 ///< until the next
   instant opened;
 };
 

@@ -2,6 +2,7 @@
 // What RANK tells: settled tokens, their repetition until JOURNAL has them, its load.
 #include "engine/core/rank_sequence.hpp"
 #include "messaging/base/planted.hpp"
+#include "messaging/base/probe.hpp"
 #include "messaging/base/trace.hpp"
 
 #include <algorithm>
@@ -12,8 +13,12 @@ namespace di::engine {
 std::vector<token_id> rank_core::finish(instant now, outbox& out) {
   std::vector<token_id> drawn;
   keep();
-  if (unfinished_.empty())
+  if (unfinished_.empty()) {
+    if (std::exchange(freed_, false))
+      report(out); // what ended during the step has given its room back
     return drawn;
+  }
+  freed_ = false;
   const std::vector<sequence_key> keys = std::exchange(unfinished_, {});
   for (const sequence_key key : keys) {
     const auto at = sequences_.find(key);
@@ -93,10 +98,17 @@ void rank_core::settle_drawn(sequence& s, instant now, std::vector<token_id>& dr
     end(s, {proto::finish_reason::error, -1, 0, s.broken->code, s.broken->what}, now);
 }
 
-result<void> rank_core::on(const proto::commit_accepted& m, instant, outbox& out) {
+result<void> rank_core::on(const proto::commit_accepted& m, instant now, outbox& out) {
   sequence* s = find(m.request, m.choice, m.attempt);
   if (!s)
     return {};
+  if (m.ended && s->state != phase::ended) { // GATEWAY found its end: what is drawn behind is void
+    reached("rank.drops_ended_choice");
+    end(*s, {proto::finish_reason::stop, -1, m.next_index, ec::ok, {}}, now);
+    remove(s->key, out);
+    report(out);
+    return {};
+  }
   const std::uint32_t next = std::min(m.next_index, s->output());
   while (s->acknowledged < next) {
     ++s->acknowledged;
@@ -131,6 +143,7 @@ void rank_core::commit(sequence& s, std::uint32_t from, instant now, outbox& out
     m.timings = s.timings();
   }
   m.prefix_tokens = s.owner->spec.prefix_tokens;
+  m.cached_tokens = s.owner->cached.value_or(0);
   trace::mark(trace::kind::commit, m.request,
               {.rows = static_cast<std::uint32_t>(m.tokens.size())});
   s.sent = s.output();

@@ -226,6 +226,7 @@ private:
   std::uint64_t step_ = 0, rows_ = 0, report_ = 0, preemptions_ = 0;
   epoch view_{};
   bool draining_ = false, resend_armed_ = false;
+  bool freed_ = false; ///< room was given back that no report tells of
   proto::rank_load reported_;
   std::vector<slow_holder> slow_;
 };

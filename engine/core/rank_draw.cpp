@@ -82,6 +82,7 @@ void rank_core::keep_rows(sequence& s) {
 
 /// Sequences that ended during the step: nothing computes them any more.
 void rank_core::close_ended() {
+  freed_ = freed_ || !closing_.empty();
   for (const sequence_key key : std::exchange(closing_, {}))
     kv_->close(key);
 }

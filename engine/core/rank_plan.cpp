@@ -73,6 +73,8 @@ void rank_core::open_kv(sequence& s) {
     spec.prefix_tokens = begins.bounded;
     spec.prefix_recorded = true;
   }
+  if (!s.owner->cached)
+    s.owner->cached = std::min(begins.hit, s.prompt);
   prefix_.hits += begins.hit > 0;
   prefix_.tokens += begins.hit;
   prefix_.exact_tokens += begins.bounded == 0 ? begins.hit : 0;

@@ -17,7 +17,8 @@ constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) noexcept {
 struct rank_core::request {
   proto::request_spec spec;
   std::uint32_t attempt = 0;
-  std::vector<sequence_key> open; ///< choices that are not acknowledged to their end
+  std::vector<sequence_key> open;      ///< choices that are not acknowledged to their end
+  std::optional<std::uint32_t> cached; ///< [tokens] of the prompt that its first choice began with
 };
 
 struct rank_core::sequence {

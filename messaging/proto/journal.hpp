@@ -186,8 +186,7 @@ struct attach_request {
   static constexpr std::string_view doc =
       "Question of GATEWAY: let me have this request's tokens, whoever had them. Answered by "
       "request_attached and followed by tokens_released from `from` on; the gateway before hears "
-      "request_taken_over. Refused with not_found. Repeating it changes nothing. Overload: one "
-      "per client that comes back.";
+      "request_taken_over. Repeating it changes nothing. Overload: one per client that comes back.";
   request_id request;
   address gateway;                 ///< who gets the tokens from now on
   std::vector<std::uint32_t> from; ///< output index per choice; missing: 0
@@ -197,13 +196,16 @@ struct attach_request {
 
 struct request_attached {
   static constexpr wire_id wire{0x0510};
-  static constexpr std::string_view doc = "Answer to attach_request.";
+  static constexpr std::string_view doc =
+      "Answer to attach_request. Not a refusal if there is no such request: that would look like a "
+      "JOURNAL that is not there yet.";
   request_id request;
   request_spec spec;
   std::string note;         ///< open_request::note
   std::uint64_t age_ms = 0; ///< [ms] since it was opened, as far as JOURNAL was running
   bool closed = false;      ///< all tokens are there
-  DI_FIELDS(request_attached, m.request, m.spec, m.note, m.age_ms, m.closed)
+  bool known = true;        ///< false: there is no such request, and nothing else is set
+  DI_FIELDS(request_attached, m.request, m.spec, m.note, m.age_ms, m.closed, m.known)
 };
 
 struct request_taken_over {
@@ -218,8 +220,7 @@ struct request_taken_over {
 struct get_request {
   static constexpr wire_id wire{0x0512};
   static constexpr std::string_view doc =
-      "Question: what is recorded of a request; takes it from nobody. Refused with not_found. "
-      "Overload: none.";
+      "Question: what is recorded of a request; takes it from nobody. Overload: none.";
   request_id request;
   DI_FIELDS(get_request, m.request)
 };
@@ -243,8 +244,9 @@ struct recorded_request {
   bool closed = false;
   std::vector<recorded_choice> choices; ///< [spec.sampling.n]
   std::uint32_t cached_tokens = 0;      ///< as tokens_released has it
+  bool known = true;                    ///< as request_attached has it
   DI_FIELDS(recorded_request, m.request, m.spec, m.note, m.age_ms, m.closed, m.choices,
-            m.cached_tokens)
+            m.cached_tokens, m.known)
 };
 
 struct detach_request {

@@ -110,17 +110,35 @@ TEST(journal_log, keeps_the_bytes_of_its_format) {
   std::string hex;
   for (const std::byte b : log)
     hex += fmt::format("{:02x}", static_cast<unsigned>(b));
-  EXPECT_EQ(hex, "16000000"         // length
-                 "790a8183"         // crc32c of all behind it
+  EXPECT_EQ(hex, "17000000"         // length
+                 "d24da0c5"         // crc32c of all behind it
                  "0201000000000000" // number
                  "3000000000000000" // elapsed [ms]
                  "04"               // kind: tokens
-                 "09ac020102"       // nine fields: request, choice, first_index
+                 "0aac020102"       // ten fields: request, choice, first_index
                  "02058001"         // ids
                  "00"               // logprobs
                  "050001000000"     // end: reason, stop_index, kept_tokens, code, what
                  "03000000"         // timings
-                 "0000");           // prefix
+                 "0000"             // prefix
+                 "00");             // cached_tokens
+}
+
+TEST(journal_log, reads_records_of_builds_with_fewer_fields) {
+  // A tokens record of nine fields, without cached_tokens.
+  const std::string_view hex = "16000000790a81830201000000000000300000000000000004"
+                               "09ac0201020205800100050001000000030000000000";
+  std::vector<std::byte> log;
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    log.push_back(static_cast<std::byte>(std::stoul(std::string{hex.substr(i, 2)}, nullptr, 16)));
+  log_reader reader{log, "old"};
+  const auto read = reader.next();
+  ASSERT_TRUE(read.ok()) << read.error().what;
+  ASSERT_TRUE(read->has_value());
+  const auto* tokens = std::get_if<record::tokens>(&(*read)->body);
+  ASSERT_NE(tokens, nullptr);
+  EXPECT_EQ(tokens->ids, (std::vector<token_id>{-3, 64}));
+  EXPECT_EQ(tokens->cached_tokens, 0U);
 }
 
 TEST(journal_log, recovers_the_whole_records_before_every_cut) {
@@ -203,7 +221,8 @@ TEST(journal_log, says_again_what_a_snapshot_says) {
   std::vector<std::byte> a, b;
   journal_image late = first->image;
   for (auto& [id, r] : late.requests)
-    r.deadline_at_ms += second->image.elapsed_ms - late.elapsed_ms;
+    for (std::uint64_t* at : {&r.deadline_at_ms, &r.opened_at_ms, &r.closed_at_ms})
+      *at += second->image.elapsed_ms - late.elapsed_ms;
   late.elapsed_ms = second->image.elapsed_ms;
   for (const any_record& r : late.snapshot())
     ASSERT_TRUE(append_frame(a, {1, 0, r}));
