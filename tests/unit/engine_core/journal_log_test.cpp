@@ -33,7 +33,15 @@ std::vector<any_record> story() {
   proto::view_committed view{epoch{3}, {{rank_id{1}, node_id{0}, incarnation{7}, "/rank/1"}}};
   all.emplace_back(record::view{view});
   all.emplace_back(record::opened{spec(1), 1, 5'000, true});
-  all.emplace_back(record::opened{spec(2, 2), 1, 4'000, false});
+  record::opened followed{spec(2, 2), 1, 4'000, false};
+  followed.note = "how to show it";
+  followed.dedup = "key";
+  followed.dedup_digest = "digest";
+  followed.keep_ms = 60'000;
+  followed.detached_ms = 1'000;
+  followed.attended = true;
+  followed.age_ms = 7;
+  all.emplace_back(followed);
   all.emplace_back(record::placed{request_id{1}, 1, true, rank_id{1}, incarnation{7}});
   all.emplace_back(record::tokens{request_id{1}, 0, 0, {4, -1, 128}, {}, {}, {}, true, 128});
   record::tokens last{request_id{2}, 1, 0, {9}, {{-0.5, {9, 3}, {-0.5, -2}}}, {}, {}, false, 0};
@@ -83,6 +91,13 @@ TEST(journal_log, gives_back_what_was_written) {
   ASSERT_EQ(image.requests.size(), 2U);
   const request_image& one = image.requests.at(request_id{1});
   EXPECT_EQ(one.spec.prompt, spec(1).prompt);
+  const request_image& followed = image.requests.at(request_id{2});
+  EXPECT_EQ(followed.note, "how to show it");
+  EXPECT_EQ(followed.dedup + followed.dedup_digest, "keydigest");
+  EXPECT_EQ(followed.keep_ms + followed.detached_ms, 61'000U);
+  EXPECT_TRUE(followed.attended && followed.closed && !one.attended);
+  EXPECT_EQ(followed.opened_at_ms, 50U - 7U);
+  EXPECT_EQ(followed.closed_at_ms, 120U);
   EXPECT_EQ(one.spec.sampling.seed, spec(1).sampling.seed);
   EXPECT_EQ(one.spec.sampling.stop, spec(1).sampling.stop);
   EXPECT_EQ(one.spec.sampling.logit_bias[0].bias, -1.5);
@@ -215,20 +230,24 @@ TEST(journal_log, says_again_what_a_snapshot_says) {
   const auto second = recover_log(log, "k");
   ASSERT_TRUE(second.ok()) << second.error().what;
   EXPECT_TRUE(second->complete);
-  const auto again = second->image.snapshot();
-  ASSERT_EQ(again.size(), first->image.snapshot().size());
-  // Deadlines are relative, so the bytes are the same at the same time.
-  std::vector<std::byte> a, b;
-  journal_image late = first->image;
-  for (auto& [id, r] : late.requests)
-    for (std::uint64_t* at : {&r.deadline_at_ms, &r.opened_at_ms, &r.closed_at_ms})
-      *at += second->image.elapsed_ms - late.elapsed_ms;
-  late.elapsed_ms = second->image.elapsed_ms;
-  for (const any_record& r : late.snapshot())
-    ASSERT_TRUE(append_frame(a, {1, 0, r}));
-  for (const any_record& r : again)
-    ASSERT_TRUE(append_frame(b, {1, 0, r}));
-  EXPECT_EQ(a.size(), b.size());
+  ASSERT_EQ(second->image.snapshot().size(), first->image.snapshot().size());
+  // Times are relative, so the bytes are the same at the same time.
+  const auto bytes_at_same_time = [&](journal_image image) {
+    for (auto& [id, r] : image.requests) {
+      if (r.deadline_at_ms > 0)
+        r.deadline_at_ms = first->image.requests.at(id).deadline_at_ms + 1'000;
+      r.opened_at_ms = r.closed_at_ms = 0;
+    }
+    image.elapsed_ms = first->image.elapsed_ms;
+    std::vector<std::byte> bytes;
+    for (const any_record& r : image.snapshot())
+      EXPECT_TRUE(append_frame(bytes, {1, 0, r}));
+    return bytes;
+  };
+  EXPECT_EQ(bytes_at_same_time(first->image), bytes_at_same_time(second->image));
+  for (const auto& [id, r] : first->image.requests)
+    EXPECT_GE(second->image.elapsed_ms - second->image.requests.at(id).opened_at_ms,
+              first->image.elapsed_ms - r.opened_at_ms);
 }
 
 TEST(number_ranges, joins_runs_and_drops_the_lowest) {
