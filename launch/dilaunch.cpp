@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `dilaunch`: arguments and exit codes, nothing else.
 #include "launch/cmd_checkpoint.hpp"
+#include "launch/cmd_codec.hpp"
 #include "launch/cmd_tokenize.hpp"
 #include "launch/commands.hpp"
 #include "launch/units.hpp"
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
   di::launch::add_bench_commands(app, exit_code);
   di::launch::add_checkpoint_commands(app, exit_code);
   di::launch::add_tokenize_commands(app, exit_code);
+  di::launch::add_codec_render_command(app, exit_code);
   if (unknown_command(app, argc, argv))
     return 2;
   try {

@@ -18,7 +18,7 @@ namespace di::engine {
 ///
 /// @cost     linear in the body
 /// @source   prompt encoding specification, sections 1-6 and 8
-prepare_outcome prepare_request(api protocol, std::string_view body, const request_rules& rules);
+prepare_outcome prepare_text(api protocol, std::string_view body, const request_rules& rules);
 
 /// The first half: a JSON object, or the error of phase parse.
 std::variant<json, request_error> parse_body(std::string_view body, const request_rules& rules);

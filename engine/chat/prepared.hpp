@@ -73,8 +73,9 @@ struct prepared_request {
   std::vector<token_id> prompt_ids;     ///< completions whose prompt is a list of ids
   std::vector<prompt_image> images;
   proto::sampling_params sampling;
-  std::optional<std::uint32_t> max_tokens; ///< [tokens] as given
-  bool seed_given = false;                 ///< else the gateway draws sampling.seed
+  std::optional<std::uint32_t> max_tokens;   ///< [tokens] as given
+  std::optional<std::uint32_t> top_logprobs; ///< [tokens] as given, if logprobs are wanted
+  bool seed_given = false;                   ///< else the gateway draws sampling.seed
   parse_options parsing;
   std::optional<output_constraint> constraint;
   bool thinking = false;
@@ -83,10 +84,11 @@ struct prepared_request {
   std::string tool_name; ///< of tool_choice named
   response_format_kind response_format = response_format_kind::text;
   bool parallel_tool_calls = true;
-  bool echo = false;                 ///< completions: the prompt comes before the answer
-  std::int32_t priority = 0;         ///< [-10, 10]
-  std::string cache_salt;            ///< only equal ones share cached prefixes
-  std::string user;                  ///< user, user_id, metadata.user_id, safety_identifier
+  bool echo = false;                     ///< completions: the prompt comes before the answer
+  std::vector<std::string> custom_tools; ///< responses: tools whose calls are custom_tool_call
+  std::int32_t priority = 0;             ///< [-10, 10]
+  std::string cache_salt;                ///< only equal ones share cached prefixes
+  std::string user;                      ///< user, user_id, metadata.user_id, safety_identifier
   std::vector<std::string> warnings; ///< fields that were ignored, one sentence each; at most 16
 };
 

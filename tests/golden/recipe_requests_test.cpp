@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every stored request of the reference encoding: prompt, token ids, images, sampling, constraint,
+// parsing, limits; or the error.
+#include "launch/cmd_codec.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+namespace di::launch {
+namespace {
+
+using engine::json;
+
+const std::string unpacked = DI_BINARY_DIR "/tests/golden/";
+
+const engine::tokenizer& words() {
+  static const engine::tokenizer loaded =
+      engine::tokenizer::load(unpacked + "tokenizer/tokenizer.json").value();
+  return loaded;
+}
+
+std::vector<json> rows(const std::string& name) {
+  engine::chat_json_limits limits;
+  limits.repeated = engine::repeated_keys::keep_last;
+  std::vector<json> out;
+  std::ifstream in{unpacked + "recipe/requests_" + name + ".jsonl"};
+  for (std::string line; std::getline(in, line);)
+    out.push_back(engine::parse_chat_json(line, limits).value());
+  return out;
+}
+
+// What may differ is the wording of parse errors.
+void forget_wording(json& result) {
+  if (result.value("phase", "") == "parse")
+    result.erase("detail");
+}
+
+std::string first_difference(const json& expected, const json& found) {
+  for (const auto& [key, value] : expected.items()) {
+    if (!found.contains(key))
+      return key + ": missing";
+    if (found[key] == value)
+      continue;
+    if (!value.is_array() || !found[key].is_array())
+      return key + ": expected " + value.dump().substr(0, 1500) + "\n   found "
+             + found[key].dump().substr(0, 1500);
+    for (std::size_t i = 0; i < std::max(value.size(), found[key].size()); ++i)
+      if (i >= value.size() || i >= found[key].size() || value[i] != found[key][i])
+        return key + "[" + std::to_string(i) + "]: expected "
+               + (i < value.size() ? value[i].dump() : "nothing") + "\n   found "
+               + (i < found[key].size() ? found[key][i].dump() : "nothing");
+  }
+  return found.size() == expected.size() ? "" : "more fields: " + found.dump().substr(0, 300);
+}
+
+std::set<std::string> differing(const std::string& file, std::size_t count, bool strict,
+                                bool print) {
+  std::set<std::string> out;
+  const std::vector<json> all = rows(file);
+  EXPECT_EQ(all.size(), count);
+  for (const json& row : all) {
+    json expected = row["result"];
+    json found = render_row(row, &words(), codec_rules(strict));
+    found.erase("warnings");
+    forget_wording(expected);
+    forget_wording(found);
+    const std::string difference = first_difference(expected, found);
+    if (difference.empty())
+      continue;
+    out.insert(row["id"].get<std::string>());
+    if (print)
+      ADD_FAILURE() << row["id"] << " (" << row.value("cat", "") << "): " << difference;
+  }
+  return out;
+}
+
+TEST(recipe_requests, chat_rows_equal_the_reference) {
+  EXPECT_TRUE(differing("chat", 385, true, true).empty());
+}
+TEST(recipe_requests, responses_rows_equal_the_reference) {
+  EXPECT_TRUE(differing("responses", 253, true, true).empty());
+}
+TEST(recipe_requests, messages_rows_equal_the_reference) {
+  EXPECT_TRUE(differing("messages", 284, true, true).empty());
+}
+TEST(recipe_requests, rows_of_the_older_encoding_equal_the_reference) {
+  EXPECT_TRUE(differing("v4", 32, true, true).empty());
+}
+
+} // namespace
+} // namespace di::launch
