@@ -288,7 +288,7 @@ void write_float(std::string& out, double value, const float_style& style) {
   if (style.python)
     out += fmt::format("e{}{:02}", number.exponent < 0 ? '-' : '+', std::abs(number.exponent));
   else
-    out += fmt::format("e{}", number.exponent);
+    out += fmt::format("e{:+}", number.exponent);
 }
 
 struct text_style {
@@ -363,9 +363,12 @@ result<json> parse_chat_json(std::string_view text, const chat_json_limits& limi
   return builder.take();
 }
 
-std::string prompt_json(const json& value) {
+std::string prompt_json(const json& value, exponent_form exponents) {
   std::string out;
-  write_value(out, value, {", ", ": ", {-4, 16, true}});
+  if (exponents == exponent_form::python)
+    write_value(out, value, {", ", ": ", {-4, 16, true}});
+  else
+    write_value(out, value, {", ", ": ", {-5, 16, false}});
   return out;
 }
 

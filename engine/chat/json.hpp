@@ -41,11 +41,14 @@ struct chat_json_limits {
 ///           more than a few characters of the input.
 result<json> parse_chat_json(std::string_view text, const chat_json_limits& limits = {});
 
+/// How exponents of floats are written: 1e-07 or 1e-7.
+enum class exponent_form : std::uint8_t { python, shortest };
+
 /// The form of JSON inside prompts: separators ", " and ": ", everything above U+001F raw, floats
 /// as Python writes them.
 ///
-/// @source   prompt encoding specification, section 6
-std::string prompt_json(const json& value);
+/// @source   prompt encoding specification, section 6; V4 prompts have the shortest exponents
+std::string prompt_json(const json& value, exponent_form exponents = exponent_form::python);
 
 /// The form of JSON in constraints: compact, floats shortest with at least one decimal.
 std::string constraint_json(const json& value);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a request body to a request that can be computed: the whole request side of the gateway as
-// three pure functions.
+// pure functions.
 #pragma once
 
 #include "engine/chat/json.hpp"

@@ -70,10 +70,11 @@ struct dialect {
   prompt_encoding encoding;
   std::string_view gap;   // between the marker and a name
   std::string_view calls; // name of the block of calls
+  exponent_form exponents;
   bool v41() const { return encoding == prompt_encoding::v41; }
 };
-constexpr dialect v41{prompt_encoding::v41, " ", "calls"};
-constexpr dialect v4{prompt_encoding::v4, "", "tool_calls"};
+constexpr dialect v41{prompt_encoding::v41, " ", "calls", exponent_form::python};
+constexpr dialect v4{prompt_encoding::v4, "", "tool_calls", exponent_form::shortest};
 
 /// Appends to a list of segments; neighbouring plain texts become one.
 class segment_writer {
@@ -81,6 +82,10 @@ public:
   explicit segment_writer(std::vector<prompt_segment>& out) : out_{&out} {}
 
   void special(std::string_view token) { out_->push_back({true, std::string{token}}); }
+
+  bool ends_with(std::string_view token) const {
+    return !out_->empty() && out_->back().special && out_->back().text == token;
+  }
 
   void plain(std::string_view text) {
     if (text.empty())
@@ -131,9 +136,11 @@ public:
       const bool of_user = message.role == chat_role::user || message.role == chat_role::tool;
       if (message.role == chat_role::system && !words_.v41())
         continue; // stands in front
-      if (of_user && !open)
+      // V4 puts no line feeds behind an empty beginning of a turn.
+      if (of_user && !open && (words_.v41() || !out_.ends_with(user_token)))
         out_.plain("\n\n");
-      else if (of_user)
+
+      if (of_user && open)
         out_.special(user_token);
       open = !of_user;
       write_message(message);
@@ -231,7 +238,7 @@ private:
       out_.plain(", \"description\": ");
       out_.plain(prompt_json(tool.description.value_or("")));
       out_.plain(", \"parameters\": ");
-      out_.plain(tool.parameters ? prompt_json(*tool.parameters) : "{}");
+      out_.plain(tool.parameters ? prompt_json(*tool.parameters, words_.exponents) : "{}");
       out_.plain("}");
     }
     out_.plain(tools_tail);
@@ -306,8 +313,8 @@ private:
       out_.plain(" name=\"");
       out_.plain(call.name);
       out_.plain("\">\n");
-      parameters(call);
-      out_.plain("\n");
+      if (parameters(call) || words_.v41())
+        out_.plain("\n"); // V4.1 leaves an empty line where no parameter stands
       tag("</", "invoke");
       out_.plain(">\n");
     }
@@ -315,7 +322,8 @@ private:
     out_.plain(">");
   }
 
-  void parameters(const call_of_history& call) {
+  // Returns whether there was one.
+  bool parameters(const call_of_history& call) {
     const json* object = nullptr;
     result<json> parsed = json{};
     if (call.object) {
@@ -327,8 +335,10 @@ private:
       if (parsed.ok())
         object = &*parsed;
     }
-    if (object == nullptr || !object->is_object())
-      return parameter("arguments", true, call.arguments);
+    if (object == nullptr || !object->is_object()) {
+      parameter("arguments", true, call.arguments);
+      return true;
+    }
     bool first = true;
     for (const auto& [key, value] : *object->get_ptr<const json::object_t*>()) {
       if (!first)
@@ -337,8 +347,9 @@ private:
       if (value.is_string())
         parameter(key, true, *value.get_ptr<const std::string*>());
       else
-        parameter(key, false, prompt_json(value));
+        parameter(key, false, prompt_json(value, words_.exponents));
     }
+    return !first;
   }
 
   void parameter(std::string_view name, bool is_string, std::string_view value) {

@@ -26,6 +26,16 @@ prompt_image read_image(const field_reader& part, const body_place& at, const st
   return image;
 }
 
+// A file is a note to the model that it is there; one without data is refused with the other rules.
+void read_file(const field_reader& part, const std::string& path, content_part& out) {
+  const json* const file = part.object("file");
+  if (file != nullptr && file->contains("file_data")) {
+    out.text = "[Unsupported Document]";
+    return;
+  }
+  out.image = prompt_image{"no file", {}, path, {}};
+}
+
 void read_part(const json& value, const body_place& at, const std::string& path,
                const request_context& context, chat_message& message) {
   const field_reader part{value, at, context.problems};
@@ -42,7 +52,7 @@ void read_part(const json& value, const body_place& at, const std::string& path,
   else if (*word == 1)
     out.image = read_image(part, at, path, context);
   else
-    out.text = "[Unsupported Document]";
+    read_file(part, path, out);
   message.parts.push_back(std::move(out));
 }
 
@@ -266,6 +276,14 @@ std::size_t check_answers(const std::vector<chat_message>& messages, std::size_t
   return at;
 }
 
+void check_image(prompt_image& image, const request_context& context) {
+  if (image.kind == "no file")
+    context.problems.broken_rule(
+        fmt::format("{}: file must have a file_id or file_data", image.path), image.path);
+  else
+    image.kind = image_kind(image.source, image.path, context.problems);
+}
+
 void check_messages(request_draft& draft, const request_context& context) {
   auto& messages = draft.messages;
   if (messages.empty())
@@ -280,7 +298,7 @@ void check_messages(request_draft& draft, const request_context& context) {
         continue;
       if (message.role == chat_role::assistant)
         return context.problems.broken_rule("Image in assistant message is not supported", here);
-      part.image->kind = image_kind(part.image->source, part.image->path, context.problems);
+      check_image(*part.image, context);
     }
     if (message.prefix && (i + 1 != messages.size() || message.role != chat_role::assistant))
       return context.problems.broken_rule(
@@ -306,7 +324,7 @@ void check_messages(request_draft& draft, const request_context& context) {
     for (std::size_t k = i + 1; k < next && k < messages.size(); ++k)
       for (content_part& part : messages[k].parts)
         if (part.image)
-          part.image->kind = image_kind(part.image->source, part.image->path, context.problems);
+          check_image(*part.image, context);
     i = next;
   }
 }
