@@ -29,8 +29,8 @@ std::variant<std::uint32_t, api_error> take_best_of(const service& home, json& b
   if (value.is_null())
     return std::uint32_t{0};
   const auto most = home.settings()->limits.choices;
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() < 1
-      || value.get<std::uint64_t>() > most)
+  if (!value.is_number_integer() || value.get<std::int64_t>() < 1
+      || value.get<std::int64_t>() > most)
     return bad_field("best_of", fmt::format("best_of is a whole number in [1, {}]", most));
   return value.get<std::uint32_t>();
 }
