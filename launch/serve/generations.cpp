@@ -55,6 +55,7 @@ engine::answer_recipe recipe_of(const service& home, const engine::prepared_requ
   a.n = r.sampling.n;
   a.top_logprobs = r.sampling.logprobs;
   a.seed = seed;
+  a.custom_tools = r.custom_tools;
   return a;
 }
 

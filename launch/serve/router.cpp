@@ -150,8 +150,10 @@ call_ptr router::make_call(http::request asked, http::exchange_ptr client, const
   c->captures = m.captures;
   c->asked = std::move(asked);
   c->client = std::move(client);
-  if (home_.metrics() != nullptr)
+  if (home_.metrics() != nullptr) {
     home_.metrics()->http_began(c->metric);
+    home_.metrics()->http_bytes(c->asked.body.size(), 0);
+  }
   return c;
 }
 
@@ -198,8 +200,11 @@ http::answer router::refusal_answer(const http::request* asked, const api_error&
 
 http::answer router::format(const http::refusal& r) const {
   auto e = make_error(r.status, r.code, r.detail);
-  if (r.status == 413)
+  if (r.status == 413) {
     e.code = "request_too_large";
+    if (home_.metrics() != nullptr)
+      home_.metrics()->rejected(rejection::too_large);
+  }
   return refusal_answer(r.asked, e, {});
 }
 

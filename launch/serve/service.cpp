@@ -143,6 +143,8 @@ void service::answer(call& c, int status, std::string json_body, http::header_li
   for (const auto& [name, value] : extra)
     h.set(name, value);
   c.record.status = status;
+  if (parts_.metrics != nullptr)
+    parts_.metrics->http_bytes(0, json_body.size());
   if (!c.client->respond(status, std::move(h), std::move(json_body))) {
     c.record.status = 499;
     c.record.aborted = true;

@@ -246,6 +246,8 @@ void session::flush() {
   if (s.out.empty() || !begin_stream())
     return;
   s.last_sent = home_.world().now();
+  if (home_.metrics() != nullptr)
+    home_.metrics()->http_bytes(0, s.out.size());
   const auto what = call_->client->write(s.out);
   if (what == http::written::refused) {
     s.writable = false;

@@ -6,6 +6,7 @@
 #include "engine/chat/json.hpp"
 #include "launch/serve/router.hpp"
 #include "launch/serve/session.hpp"
+#include "messaging/base/log.hpp"
 
 #include <gtest/gtest.h>
 
@@ -198,6 +199,7 @@ public:
       : metrics{{}},
         home{{std::move(settings), demo_words(), desk, health, &clock, &metrics}},
         routes{home} {
+    log::set_level(log::level::off);
     serve::add_public_routes(routes, home);
   }
 

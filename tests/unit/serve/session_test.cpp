@@ -360,7 +360,7 @@ TEST(limits, refuse_before_anything_is_submitted) {
   refused("n", 1'000'000, "invalid_request_error");
   refused("max_tokens", 1'000'000'000, "invalid_request_error");
   refused("stop", json(std::vector<std::string>(100'000, "x")), "invalid_request_error");
-  refused("max_tokens", 4'090, "context_length_exceeded");
+  refused("max_tokens", 4'092, "context_length_exceeded");
   EXPECT_EQ(w.send("POST", "/v1/chat/completions", std::string(100'000, '['))->whole->status, 400);
   EXPECT_EQ(w.send("POST", "/v1/chat/completions", "{\"model\":\"demo\",x}")->whole->status, 400);
   EXPECT_TRUE(w.desk->orders.empty());
