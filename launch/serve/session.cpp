@@ -355,6 +355,8 @@ void session::done() {
   s.place.spend(call_->record.prompt_tokens + call_->record.output_tokens, home_.world().now());
   s.place = {};
   s.queue.clear();
+  for (auto& p : s.parts)
+    p.ear.reset(); // it holds this session
   home_.release(this);
 }
 

@@ -24,7 +24,8 @@ def whole(s, path, body, status=200, **more):
 
 def streamed(s, path, body, **more):
     st = s.stream(path, {**body, "stream": True}, **more)
-    expect(st.status == 200, f"{path}: {st.status} {st.response.read()[:600]}")
+    if st.status != 200:
+        raise AssertionError(f"{path}: {st.status} {st.response.read()[:600]}")
     expect(st.headers["content-type"].startswith("text/event-stream"), st.headers)
     events = list(st)
     st.close()

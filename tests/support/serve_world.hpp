@@ -96,6 +96,7 @@ public:
   std::vector<order> orders;
   std::vector<request_id> cancelled, left, forgotten;
   std::vector<proto::end_choice> ended;
+  bool away = false; ///< JOURNAL does not answer
   std::map<std::uint64_t, proto::recorded_request> records;
   std::map<std::uint64_t, std::shared_ptr<actors::stream_listener>> attached;
 
@@ -122,6 +123,8 @@ public:
     answer(proto::request_attached{r, records[r.v].spec, records[r.v].note, 0, false});
   }
   void get(request_id r, answer_fn<proto::recorded_request> answer) override {
+    if (away)
+      return answer(fail(ec::unavailable, "the journal is away"));
     if (!records.contains(r.v))
       return answer(fail(ec::not_found, "no request {}", r.v));
     answer(records[r.v]);

@@ -128,6 +128,110 @@ TEST(session, cancels_when_its_client_leaves) {
   EXPECT_EQ(w.home.doors().open(), 0U);
 }
 
+TEST(session, is_gone_when_its_answer_is_out) {
+  serve_world w;
+  std::vector<std::weak_ptr<actors::stream_listener>> ears;
+  for (const bool stream : {false, true}) {
+    const auto c = w.post("/v1/chat/completions", chat_body(stream));
+    auto& o = w.desk->orders.back();
+    o.ear->tokens(released(said("Hello"), 0, finish_reason::stop));
+    c->run();
+    ears.push_back(o.ear);
+  }
+  const auto gone = w.post("/v1/chat/completions", chat_body(true));
+  ears.push_back(w.desk->orders.back().ear);
+  gone->leave();
+  w.desk->orders.clear();
+  for (const auto& ear : ears)
+    EXPECT_TRUE(ear.expired());
+}
+
+TEST(session, tells_a_connection_that_another_took_over) {
+  serve_world w;
+  const auto c = w.post("/v1/chat/completions", chat_body(true), {{"Idempotency-Key", "k"}});
+  w.desk->orders.at(0).ear->ended({finish_reason::error, -1, 0, ec::moved, "taken over"}, 0);
+  c->run();
+  EXPECT_EQ(c->whole->status, 409);
+  EXPECT_TRUE(w.desk->cancelled.empty()) << "it goes on for the other one";
+}
+
+TEST(session, says_when_the_journal_is_away) {
+  serve_world w;
+  w.desk->away = true;
+  const event_id id{{engine::api::chat, request_id{5}, 1}, {1}, 0};
+  const auto c = w.post("/v1/chat/completions", chat_body(true), {{"Last-Event-ID", id.text()}});
+  EXPECT_EQ(c->whole->status, 503);
+  EXPECT_FALSE(c->whole->headers.get("retry-after").empty());
+}
+
+TEST(session, gives_the_same_bytes_however_tokens_come) {
+  serve_world w;
+  auto body = chat_body(true);
+  body["seed"] = 5;
+  body["tools"] = json::array(
+      {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", json::object()}}}}});
+  const auto ids =
+      said("So.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter "
+           "name=\"a\" string=\"true\">wörld</｜DSML｜ parameter>\n</｜DSML｜ "
+           "invoke>\n</｜DSML｜ calls>");
+  std::string want;
+  for (const std::size_t group : {1U, 2U, 3U, 7U, 1'000U}) {
+    w.clock.drawn = 1;
+    w.desk->orders.clear();
+    const auto c = w.post("/v1/chat/completions", body);
+    ASSERT_EQ(w.desk->orders.size(), 1U) << c->whole->body;
+    auto& o = w.desk->orders[0];
+    for (std::size_t i = 0; i < ids.size(); i += group) {
+      const auto end = std::min(ids.size(), i + group);
+      std::vector<token_id> part(ids.begin() + static_cast<std::ptrdiff_t>(i),
+                                 ids.begin() + static_cast<std::ptrdiff_t>(end));
+      o.ear->tokens(released(std::move(part), 0,
+                             end == ids.size() ? finish_reason::stop : finish_reason::none));
+      c->run();
+    }
+    ASSERT_TRUE(c->ended);
+    const auto at = c->stream.find("\"created\":");
+    ASSERT_NE(at, std::string::npos);
+    std::string got;
+    for (const auto& e : events_of(c->stream)) {
+      auto j = json::parse(e.data, nullptr, false);
+      if (j.is_object())
+        j.erase("created");
+      got += e.id + " " + (j.is_object() ? j.dump() : e.data) + "\n";
+    }
+    if (want.empty())
+      want = got;
+    EXPECT_EQ(got, want) << group << " tokens at a time";
+  }
+  EXPECT_NE(want.find("tool_calls"), std::string::npos);
+}
+
+TEST(session, ends_a_messages_stream_that_fails_with_an_error_event) {
+  serve_world w;
+  const auto c = w.post("/v1/messages",
+                        json{{"model", "demo"},
+                             {"max_tokens", 20},
+                             {"stream", true},
+                             {"messages", json::array({{{"role", "user"}, {"content", "Hi"}}})}});
+  auto& o = w.desk->orders.at(0);
+  o.ear->tokens(released(serve_world::ids("Hel")));
+  o.ear->ended({finish_reason::error, -1, 0, ec::deadline_exceeded, "too late"}, 0);
+  c->run();
+  const auto events = events_of(c->stream);
+  EXPECT_EQ(events.front().event, "message_start");
+  EXPECT_EQ(events.back().event, "error");
+  EXPECT_EQ(json::parse(events.back().data)["type"], "error");
+}
+
+TEST(session, stops_with_an_error_when_its_gateway_does) {
+  serve_world w;
+  const auto c = w.post("/v1/chat/completions", chat_body());
+  auto& o = w.desk->orders.at(0);
+  o.ear->ended({finish_reason::error, -1, 0, ec::unavailable, "this gateway stops"}, 0);
+  c->run();
+  EXPECT_EQ(c->whole->status, 503);
+}
+
 TEST(session, lets_a_request_with_an_idempotency_key_go_on) {
   serve_world w;
   const auto c = w.post("/v1/chat/completions", chat_body(true), {{"Idempotency-Key", "once"}});
@@ -277,119 +381,6 @@ TEST(session, sends_a_comment_into_silence) {
   c->run();
   EXPECT_EQ(c->stream_status, 200);
   EXPECT_EQ(c->stream, ": keep-alive\n\n");
-}
-
-TEST(session, speaks_messages_with_the_claude_names) {
-  serve_world w;
-  json body{{"model", "claude-opus-4"},
-            {"max_tokens", 20},
-            {"thinking", {{"type", "disabled"}}},
-            {"messages", json::array({{{"role", "user"}, {"content", "Hi"}}})}};
-  const auto c = w.post("/v1/messages", body);
-  ASSERT_EQ(w.desk->orders.size(), 1U) << c->whole->body;
-  w.desk->orders[0].ear->tokens(released(said("Hello"), 0, finish_reason::stop));
-  c->run();
-  const auto j = body_of(*c);
-  EXPECT_EQ(j["type"], "message");
-  EXPECT_EQ(j["content"][0]["text"], "Hello");
-  EXPECT_EQ(j["stop_reason"], "end_turn");
-  body["model"] = "gpt-4";
-  const auto no = w.post("/v1/messages", body);
-  EXPECT_EQ(no->whole->status, 404);
-  EXPECT_EQ(body_of(*no)["error"]["type"], "not_found_error");
-}
-
-TEST(completions, take_several_prompts_with_several_choices) {
-  serve_world w;
-  const auto c = w.post("/v1/completions", json{{"model", "demo"},
-                                                {"prompt", {"one", "two"}},
-                                                {"n", 2},
-                                                {"echo", true},
-                                                {"max_tokens", 5}});
-  ASSERT_EQ(w.desk->orders.size(), 2U) << c->whole->body;
-  for (std::size_t p = 0; p < 2; ++p)
-    for (std::uint32_t i = 0; i < 2; ++i)
-      w.desk->orders[p].ear->tokens(released(said(p == 0 ? " a" : " b"), i, finish_reason::stop));
-  c->run();
-  const auto j = body_of(*c);
-  ASSERT_EQ(j["choices"].size(), 4U);
-  EXPECT_EQ(j["choices"][1]["text"], "one a");
-  EXPECT_EQ(j["choices"][2]["text"], "two b");
-  EXPECT_EQ(j["choices"][3]["index"], 3);
-  EXPECT_EQ(j["usage"]["prompt_tokens"],
-            w.desk->orders[0].what.spec.prompt.size() + w.desk->orders[1].what.spec.prompt.size());
-}
-
-TEST(completions, show_the_likeliest_of_best_of) {
-  serve_world w;
-  const auto c =
-      w.post("/v1/completions",
-             json{{"model", "demo"}, {"prompt", "x"}, {"best_of", 3}, {"max_tokens", 5}});
-  ASSERT_EQ(w.desk->orders.size(), 1U) << c->whole->body;
-  EXPECT_EQ(w.desk->orders[0].what.spec.sampling.n, 3U);
-  for (std::uint32_t i = 0; i < 3; ++i) {
-    auto m = released(said(i == 1 ? "good" : "bad"), i, finish_reason::stop);
-    m.logprobs.resize(m.tokens.size());
-    for (auto& p : m.logprobs)
-      p.logprob = i == 1 ? -0.1 : -2.0;
-    w.desk->orders[0].ear->tokens(m);
-  }
-  c->run();
-  const auto j = body_of(*c);
-  ASSERT_EQ(j["choices"].size(), 1U);
-  EXPECT_EQ(j["choices"][0]["text"], "good");
-  EXPECT_EQ(j["choices"][0]["index"], 0);
-  EXPECT_TRUE(j["choices"][0]["logprobs"].is_null());
-  EXPECT_EQ(w.post("/v1/completions",
-                   json{{"model", "demo"}, {"prompt", "x"}, {"best_of", 2}, {"stream", true}})
-                ->whole->status,
-            400);
-}
-
-TEST(limits, refuse_before_anything_is_submitted) {
-  serve_world w;
-  const auto refused = [&](const char* field, const json& value, const char* code) {
-    auto body = chat_body();
-    body[field] = value;
-    const auto c = w.post("/v1/chat/completions", body);
-    ASSERT_TRUE(c->whole) << field;
-    EXPECT_EQ(c->whole->status, 400) << field;
-    EXPECT_EQ(body_of(*c)["error"]["code"], code) << field;
-    EXPECT_LT(c->whole->body.size(), 4'000U);
-  };
-  refused("n", 1'000'000, "invalid_request_error");
-  refused("max_tokens", 1'000'000'000, "invalid_request_error");
-  refused("stop", json(std::vector<std::string>(100'000, "x")), "invalid_request_error");
-  refused("max_tokens", 4'092, "context_length_exceeded");
-  EXPECT_EQ(w.send("POST", "/v1/chat/completions", std::string(100'000, '['))->whole->status, 400);
-  EXPECT_EQ(w.send("POST", "/v1/chat/completions", "{\"model\":\"demo\",x}")->whole->status, 400);
-  EXPECT_TRUE(w.desk->orders.empty());
-  EXPECT_EQ(w.home.doors().open(), 0U);
-}
-
-TEST(test_hooks, are_a_400_unless_the_gateway_has_them) {
-  serve_world with;
-  auto body = chat_body();
-  body["di_forced_text"] = "Hi</think>";
-  ASSERT_FALSE(with.post("/v1/chat/completions", body)->whole);
-  const auto& forced = with.desk->orders.at(0).what.spec.sampling.forced_ids;
-  EXPECT_EQ(forced, said("Hi</think>"));
-  auto settings = test_settings();
-  settings.test_hooks = false;
-  serve_world without{settings};
-  const auto c = without.post("/v1/chat/completions", body);
-  EXPECT_EQ(c->whole->status, 400);
-  EXPECT_EQ(body_of(*c)["error"]["param"], "di_forced_text");
-}
-
-TEST(seed, is_kept_when_given_and_drawn_else) {
-  serve_world w;
-  auto body = chat_body();
-  body["seed"] = 7;
-  static_cast<void>(w.post("/v1/chat/completions", body));
-  static_cast<void>(w.post("/v1/chat/completions", chat_body()));
-  EXPECT_EQ(w.desk->orders.at(0).what.spec.sampling.seed, 7U);
-  EXPECT_NE(w.desk->orders.at(1).what.spec.sampling.seed, 0U);
 }
 
 } // namespace
