@@ -168,8 +168,7 @@ TEST(session, gives_the_same_bytes_however_tokens_come) {
   serve_world w;
   auto body = chat_body(true);
   body["seed"] = 5;
-  body["tools"] = json::array(
-      {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", json::object()}}}}});
+  body["tools"] = json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
   const auto ids =
       said("So.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter "
            "name=\"a\" string=\"true\">wörld</｜DSML｜ parameter>\n</｜DSML｜ "
