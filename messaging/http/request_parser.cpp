@@ -265,16 +265,19 @@ step request_parser::impl::check_target() {
 }
 
 step request_parser::impl::feed_body(std::string_view input, std::size_t& consumed) {
+  const auto line_bytes_max = std::max(chunk_line_bytes_max, bounds.header_bytes);
   beast::error_code error;
-  while (!parser->is_done() && consumed < input.size()) {
+  bool long_line = false; // a chunk's size line, or the last one with the trailers
+  while (!parser->is_done() && !error && consumed < input.size()) {
+    const auto body_bytes = message.body.size();
     const auto used = parser->put({input.data() + consumed, input.size() - consumed}, error);
     consumed += used;
-    if (error == beast::http::error::need_more) {
-      error = {};
-      break;
-    }
-    if (error)
-      break;
+    long_line =
+        long_line || (chunked && used - (message.body.size() - body_bytes) > line_bytes_max);
+  }
+  if (error == beast::http::error::need_more) {
+    error = {};
+    long_line = long_line || (chunked && input.size() - consumed > line_bytes_max);
   }
   using e = beast::http::error;
   if (error == e::body_limit)
@@ -286,13 +289,11 @@ step request_parser::impl::feed_body(std::string_view input, std::size_t& consum
   if (error)
     return refuse(400, "bad_chunk",
                   fmt::format("the chunked body is broken ({})", error.message()));
-  if (parser->is_done())
-    return step::done;
-  if (chunked && input.size() - consumed > std::max(chunk_line_bytes_max, bounds.header_bytes))
-    return refuse(431, "header_too_large",
-                  fmt::format("a chunk's size line or the trailers have more than {} bytes",
-                              std::max(chunk_line_bytes_max, bounds.header_bytes)));
-  return step::need_more;
+  if (long_line)
+    return refuse(
+        431, "header_too_large",
+        fmt::format("a chunk's size line or the trailers have more than {} bytes", line_bytes_max));
+  return parser->is_done() ? step::done : step::need_more;
 }
 
 } // namespace di::http
