@@ -21,6 +21,9 @@ namespace {
 constexpr std::size_t empty_line_bytes_max = 16;
 /// [bytes] of one chunk's size line with its extensions.
 constexpr std::size_t chunk_line_bytes_max = 4u << 10;
+/// [bytes] "0\r\n\r\n", the shortest rest of a chunked body. With less there is nothing to decide,
+/// and Beast asserts that it never looks at less a second time.
+constexpr std::size_t chunked_rest_bytes_min = 5;
 /// [bytes] reserved for a body at once; Content-Length is only a promise.
 constexpr std::size_t body_reserve_bytes_max = 64u << 10;
 
@@ -268,7 +271,8 @@ step request_parser::impl::feed_body(std::string_view input, std::size_t& consum
   const auto line_bytes_max = std::max(chunk_line_bytes_max, bounds.header_bytes);
   beast::error_code error;
   bool long_line = false; // a chunk's size line, or the last one with the trailers
-  while (!parser->is_done() && !error && consumed < input.size()) {
+  const std::size_t least = chunked ? chunked_rest_bytes_min : 1;
+  while (!parser->is_done() && !error && input.size() - consumed >= least) {
     const auto body_bytes = message.body.size();
     const auto used = parser->put({input.data() + consumed, input.size() - consumed}, error);
     consumed += used;

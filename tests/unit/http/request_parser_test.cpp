@@ -208,8 +208,8 @@ TEST(request_parser, holds_its_bounds) {
   EXPECT_EQ(refused(post + "Content-Length: 10\r\n\r\n0123456789", b), 0);
   const auto chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
   EXPECT_EQ(refused(chunked + "a\r\n0123456789\r\n0\r\n\r\n", b), 0);
-  EXPECT_EQ(refused(chunked + "b\r\n", b), 413);
-  EXPECT_EQ(refused(chunked + "6\r\n012345\r\n5\r\n", b), 413);
+  EXPECT_EQ(refused(chunked + "b\r\n01", b), 413);
+  EXPECT_EQ(refused(chunked + "6\r\n012345\r\n5\r\n01", b), 413);
   EXPECT_EQ(refused(chunked + "ffffffffffffffff\r\n", b), 413);
   EXPECT_EQ(refused(chunked + "1ffffffffffffffff\r\n", b), 400);
   EXPECT_EQ(refused(chunked + "1;" + std::string(5'000, 'x'), b), 431);
@@ -221,7 +221,7 @@ TEST(request_parser, refuses_broken_chunks) {
   for (const std::string body :
        {"x\r\n", "-1\r\n", "5\r\nhelloXX0\r\n", "5\nhello\r\n", "\r\n", "5 x\r\nhello\r\n",
         "0\r\nContent-Length: 5\r\n\r\n", "0\r\nNoColon\r\n\r\n", "0x5\r\nhello\r\n\r\n"})
-    EXPECT_EQ(refused(head + body), 400) << body;
+    EXPECT_EQ(refused(head + body + "0\r\n\r\n"), 400) << body;
 }
 
 TEST(request_parser, tells_whether_a_length_was_given) {
