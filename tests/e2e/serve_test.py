@@ -3,7 +3,10 @@
 
 serve_test.py <dilaunch> <source folder>
 """
+import http.client
 import json
+import os
+import signal
 import sys
 
 from served import Served, expect, text_of
@@ -129,6 +132,31 @@ def back_to_a_stream(s):
     expect(whole(s, chat, body, status=400, headers={"Last-Event-ID": "x"}), "an id of nothing")
 
 
+def back_at_another_gateway(s):
+    """A gateway that dies costs a reconnect, with a key or without; not a token."""
+    body = ask_chat(max_tokens=300, ignore_eos=True)
+    want = streamed(s, chat, body, gateway=1)
+    first = s.stream(chat, {**body, "stream": True}, gateway=0)
+    seen = [e for e, _ in zip(first, range(40))]
+    os.kill(s.processes()["gateway 0"], signal.SIGKILL)
+    try:
+        seen += list(first)
+    except (OSError, http.client.HTTPException):
+        pass  # the connection broke, as it must
+    first.close()
+    expect(len(seen) < len(want), "it was over before the gateway died")
+    rest = streamed(s, chat, body, headers={"Last-Event-ID": seen[-1].id}, gateway=1)
+    expect(text_of(seen + rest) == text_of(want) and len(seen + rest) == len(want), f"{len(seen)} and {len(rest)} events of {len(want)}")
+    s.until("the gateway is back", lambda: ready(s, 0))
+
+
+def ready(s, gateway):
+    try:
+        return s.ask("GET", "/readyz", gateway=gateway).status == 200
+    except OSError:
+        return False
+
+
 def open_requests(s):
     return s.ask("GET", "/load").json()["server_load"]
 
@@ -187,6 +215,10 @@ def main():
                      leaving_cancels, refusals):
             test(s)
             print(f"{test.__name__}: ok", flush=True)
+    two = ("gateway.model_names=[demo]", "roles.gateway.replicas=2", "gateway.share_port=false")
+    with Served(dilaunch, f"{source}/launch/topologies/local2.yaml", sets=two) as s:
+        back_at_another_gateway(s)
+        print("back_at_another_gateway: ok", flush=True)
 
 
 main()

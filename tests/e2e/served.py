@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts `dilaunch up` for tests and speaks HTTP to it with the standard library alone."""
+import glob
 import http.client
 import json
 import os
@@ -117,6 +118,21 @@ class Served:
         self.p.stdout.close()
         self.err.close()
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def processes(self):
+        """{"gateway 0": pid, "rank 0": pid, "control": pid} of its children."""
+        found = {}
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                with open(path) as f:
+                    pid, rest = f.read().split(" (", 1)
+                with open(f"/proc/{pid}/cmdline") as f:
+                    words = f.read().split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(rest.rsplit(") ", 1)[1].split()[1]) == self.p.pid and len(words) > 3 and words[1] == "child":
+                found["control" if words[2] == "control" else f"{words[2]} {words[3]}"] = int(pid)
+        return found
 
     def connect(self, gateway=0, seconds=60):
         return http.client.HTTPConnection("localhost", self.ports[gateway], timeout=seconds)
