@@ -86,7 +86,10 @@ result<void> spawn_control_serving(system& actors, const model_outline& model,
   placing.redundant = settings.redundant_experts;
   placing.ranks_min = settings.ranks_min;
   placing.policy = settings.rebalance;
-  placing.listeners = {"/control/scheduler", settings.gateway, "/control/chronicle"};
+  placing.listeners = {"/control/scheduler"};
+  placing.listeners.insert(placing.listeners.end(), settings.gateways.begin(),
+                           settings.gateways.end());
+  placing.listeners.emplace_back("/control/chronicle");
   spawn_options watched;
   watched.ended = settings.ended;
   engine::scheduler_options scheduling = settings.scheduler;

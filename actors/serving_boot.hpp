@@ -44,8 +44,8 @@ struct control_settings {
   engine::rebalance_policy rebalance;
   engine::scheduler_options scheduler;
   engine::journal_options journal;
-  address gateway = "/gateway/0";          ///< hears of settled placements
-  std::function<void(const error&)> ended; ///< of each actor, once, when it ends
+  std::vector<address> gateways = {"/gateway/0"}; ///< hear of settled placements; may be empty
+  std::function<void(const error&)> ended;        ///< of each actor, once, when it ends
 };
 
 /// Spawns /control/rebalancer, /control/scheduler and /control/journal. They begin when MEMBERSHIP

@@ -124,18 +124,6 @@ void admin_server::drop(std::uint64_t number) {
   clients_.erase(found);
 }
 
-std::string admin_who(const std::string& topology, const std::string& file,
-                      const std::string& run_dir) {
-  return nlohmann::json{
-      {"ok", true}, {"topology", topology}, {"file", file}, {"run", run_dir}, {"pid", ::getpid()}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-bool is_admin_who(const std::string& line) {
-  const auto j = nlohmann::json::parse(line, nullptr, false);
-  return j.is_object() && j.contains("command") && j["command"] == "who";
-}
-
 std::string admin_error(std::string_view code, std::string_view what) {
   return nlohmann::json{{"ok", false}, {"code", code}, {"error", what}}.dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -60,11 +60,6 @@ private:
   std::uint64_t last_ = 0;
 };
 
-/// What node 0 answers itself: {"command": "who"} asks which run this is.
-std::string admin_who(const std::string& topology, const std::string& file,
-                      const std::string& run_dir);
-/// Whether a line asks that.
-bool is_admin_who(const std::string& line);
 /// An answer that says why there is none. `code`: name of an error code, e.g. unavailable.
 std::string admin_error(std::string_view code, std::string_view what);
 

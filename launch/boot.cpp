@@ -5,6 +5,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <iterator>
+
 namespace di::launch {
 namespace {
 
@@ -28,13 +31,14 @@ bus::peer peer_of(const json& j) {
   return p;
 }
 
-constexpr std::string_view kind_names[] = {"bound",    "ready",  "failed",
-                                           "finished", "notice", "unanswered"};
+constexpr std::string_view kind_names[] = {"bound",  "ready",      "failed",  "finished",
+                                           "notice", "unanswered", "serving", "drained"};
+constexpr std::string_view role_names[] = {"control", "rank", "gateway"};
 
 } // namespace
 
 std::string_view to_string(process_role role) noexcept {
-  return role == process_role::control ? "control" : "rank";
+  return role_names[static_cast<std::size_t>(role)];
 }
 
 std::string to_json(const boot_config& b) {
@@ -79,6 +83,12 @@ std::string to_json(const boot_config& b) {
       j["recovering"]["ranks"].push_back(
           {{"rank", r.rank}, {"node", r.node}, {"life", r.life.v}, {"ready", r.ready}});
   }
+  if (b.gateway)
+    j["gateway"] = {{"http_sockets", b.gateway->http_sockets},
+                    {"admin_sockets", b.gateway->admin_sockets},
+                    {"http_port", b.gateway->http_port},
+                    {"admin_port", b.gateway->admin_port},
+                    {"recovering", b.gateway->recovering}};
   return j.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -87,9 +97,10 @@ result<boot_config> parse_boot(std::string_view text) {
     const auto j = json::parse(text);
     boot_config b;
     const auto role = j.at("role").get<std::string>();
-    if (role != "control" && role != "rank")
+    const auto* known = std::find(std::begin(role_names), std::end(role_names), role);
+    if (known == std::end(role_names))
       return fail(ec::bad_format, "boot configuration: unknown role {}", role);
-    b.role = role == "control" ? process_role::control : process_role::rank;
+    b.role = static_cast<process_role>(known - std::begin(role_names));
     b.index = j.at("index").get<std::uint32_t>();
     b.node = j.at("node").get<std::uint32_t>();
     b.life = incarnation{j.at("life").get<std::uint64_t>()};
@@ -143,6 +154,13 @@ result<boot_config> parse_boot(std::string_view text) {
                            incarnation{e.at("life").get<std::uint64_t>()},
                            e.at("ready").get<bool>()});
       b.recovering = std::move(r);
+    }
+    if (j.contains("gateway")) {
+      const auto& c = j.at("gateway");
+      b.gateway = gateway_boot{
+          c.at("http_sockets").get<std::uint32_t>(), c.at("admin_sockets").get<std::uint32_t>(),
+          c.at("http_port").get<std::uint32_t>(), c.at("admin_port").get<std::uint32_t>(),
+          c.at("recovering").get<bool>()};
     }
     return b;
   } catch (const json::exception& e) {

@@ -14,7 +14,7 @@
 
 namespace di::launch {
 
-enum class process_role : std::uint8_t { control, rank };
+enum class process_role : std::uint8_t { control, rank, gateway };
 std::string_view to_string(process_role role) noexcept;
 
 /// Keys of one process on tcp (Z85, 40 characters each).
@@ -47,6 +47,14 @@ struct journal_boot {
   friend bool operator==(const journal_boot&, const journal_boot&) = default;
 };
 
+/// What a gateway process inherits: listening sockets from segments_fd on, first those for clients.
+struct gateway_boot {
+  std::uint32_t http_sockets = 0, admin_sockets = 0;
+  std::uint32_t http_port = 0, admin_port = 0; ///< where they listen
+  bool recovering = false;                     ///< an earlier life of it has served
+  friend bool operator==(const gateway_boot&, const gateway_boot&) = default;
+};
+
 /// A rank process that runs while the control process starts again.
 struct live_rank {
   std::uint32_t rank = 0, node = 0;
@@ -68,7 +76,7 @@ struct recovering_boot {
 /// same result.
 struct boot_config {
   process_role role = process_role::rank;
-  std::uint32_t index = 0; ///< rank number; 0 for control
+  std::uint32_t index = 0; ///< number of the rank or gateway; 0 for control
   std::uint32_t node = 0;
   incarnation life;
 
@@ -92,6 +100,7 @@ struct boot_config {
   std::optional<batch_boot> batch;
   std::optional<journal_boot> journal;       ///< control only; absent: it is kept in memory alone
   std::optional<recovering_boot> recovering; ///< control only; absent in its first life
+  std::optional<gateway_boot> gateway;       ///< gateways only
   friend bool operator==(const boot_config&, const boot_config&) = default;
 };
 
@@ -107,6 +116,8 @@ enum class status_kind : std::uint8_t {
   finished,   ///< control: the batch is done
   notice,     ///< for the user, whatever is logged: `what`
   unanswered, ///< control: the batch broke off; `what` counts the prompts without an answer
+  serving,    ///< gateway: a request of its own was answered; clients are from now on
+  drained,    ///< gateway: nobody waits for an answer any more
 };
 struct child_status {
   status_kind kind = status_kind::ready;

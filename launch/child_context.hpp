@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the control process and the rank process have in common: boot configuration, post office,
+// What the children of all roles have in common: boot configuration, post office,
 // status line, and the wait for an end.
 #pragma once
 
@@ -64,6 +64,7 @@ struct child_context {
 
 int control_process(child_context& c, end_latch& latch);
 int rank_process(child_context& c, end_latch& latch);
+int gateway_process(child_context& c, end_latch& latch);
 
 /// Code and report for a child that cannot go on.
 int give_up(const error& why);

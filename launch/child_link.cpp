@@ -21,8 +21,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view node_words[] = {
-    "control_is",   "segment",      "reaped",     "rank_lost", "rank_stuck", "rank_exited",
-    "rank_started", "start_failed", "node_there", "node_lost", "admin",      "admin_gone"};
+    "control_is",  "segment",      "reaped",       "rank_lost",  "rank_stuck",
+    "rank_exited", "rank_started", "start_failed", "node_there", "node_lost",
+    "admin",       "admin_gone",   "gateway_lost", "processes",  "reload"};
 constexpr std::string_view child_words[] = {"start_rank", "kill_rank", "admin_reply"};
 constexpr std::string_view child_word_head = "{\"order\":";
 constexpr std::chrono::milliseconds retry_after{2};

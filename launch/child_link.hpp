@@ -19,10 +19,11 @@ namespace di::launch {
 
 /// Node process to child.
 enum class node_word_kind : std::uint8_t {
-  // to ranks
+  // to ranks and gateways
   control_is, ///< a control process started again: from now on it is `peer`
-  segment,    ///< a neighbour started: `life`; the read-only descriptor of its segment rides along
-  reaped,     ///< nothing is left of `life` of `rank`: what it held may be used again
+  // to ranks
+  segment, ///< a neighbour started: `life`; the read-only descriptor of its segment rides along
+  reaped,  ///< nothing is left of `life` of `rank`: what it held may be used again
   // to the control process
   rank_lost,    ///< certificate: `node`, `rank`, `life`, `what`; before it is reaped
   rank_stuck,   ///< `node`, `rank`, `life`, `phase`, `stuck_ms`, `what`
@@ -33,6 +34,10 @@ enum class node_word_kind : std::uint8_t {
   node_lost,    ///< `node` is gone with all its ranks; rank_lost and rank_exited of each come too
   admin,        ///< an operator's line: `number` names the connection, `what` is the line
   admin_gone,   ///< the operator of connection `number` has gone
+  gateway_lost, ///< `number` is the gateway: `life`, `what`
+  // to gateways
+  processes, ///< of the run `number` of `rank` are ready; `what` names those that are not
+  reload,    ///< `what` is the topology's text: take its limits, read the keys again
 };
 struct node_word {
   node_word_kind kind = node_word_kind::control_is;

@@ -49,8 +49,9 @@ end_latch::verdict end_latch::wait(const std::function<void()>& drain, node_word
 }
 
 address child_context::prefix() const {
-  return boot.role == process_role::control ? address{"/control"}
-                                            : fmt::format("/rank/{}", boot.index);
+  return boot.role == process_role::control
+             ? address{"/control"}
+             : fmt::format("/{}/{}", to_string(boot.role), boot.index);
 }
 
 result<child_context> child_context::take() {
@@ -88,7 +89,7 @@ result<void> child_context::open(bool with_plugins) {
   }
   o.codecs = types.codecs();
   o.segments = inherited_segments(boot, shares_memory());
-  o.peers = std::max(limits::peers_default, std::size_t{config.ep} + 8);
+  o.peers = std::max(limits::peers_default, std::size_t{config.ep} + config.gateway.replicas + 8);
   DI_TRY(office, bus::make_post_office(std::move(o)));
   if (boot.trace_spans > 0)
     trace::enable(boot.trace_spans);
@@ -96,7 +97,7 @@ result<void> child_context::open(bool with_plugins) {
   if (boot.control)
     DI_TRY_VOID(office->add_route(*boot.control));
   actors::system_options s;
-  s.threads = boot.role == process_role::control ? 2 : 1;
+  s.threads = boot.role == process_role::rank ? 1 : 2;
   system = std::make_unique<actors::system>(std::move(s), *office);
   if (boot.trace_spans > 0)
     return system->spawn(actors::tracer_path(prefix()), actors::make_tracer(prefix()));
@@ -140,8 +141,15 @@ int child_main() {
   auto context = child_context::take();
   if (!context.ok())
     return give_up(context.error());
-  return context->boot.role == process_role::control ? control_process(*context, latch)
-                                                     : rank_process(*context, latch);
+  switch (context->boot.role) {
+  case process_role::control:
+    return control_process(*context, latch);
+  case process_role::rank:
+    return rank_process(*context, latch);
+  case process_role::gateway:
+    return gateway_process(*context, latch);
+  }
+  return exit_gave_up;
 }
 
 } // namespace di::launch

@@ -23,7 +23,8 @@ struct child_spec {
   std::vector<std::string> argv; ///< without keys: other users can read it
   std::string boot;              ///< JSON for boot_fd
   int terminal = -1;             ///< handed on as terminal_fd
-  std::vector<int> segments;     ///< handed on from segments_fd on; only used by start()
+  std::vector<int> segments;     ///< handed on from segments_fd on (of a gateway: listening
+                                 ///< sockets); only used by start()
   bool pipe_stdout = false;      ///< its output is taken with take_output()
   bool life_page = false;        ///< it holds a life page; its boot says so too
 };

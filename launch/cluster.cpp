@@ -39,17 +39,19 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
                    const std::string& what) {
               if (const auto rank = rank_of(child))
                 rank_stuck(*rank, phase, stuck_ms, what);
-              else if (child == "control")
-                control_stuck(stuck_ms);
+              else
+                child_stopped(child, stuck_ms);
             }},
       children_{host_.children()},
       beats_{{o_.config.heartbeat_every, o_.config.heartbeat_suspect, o_.config.lease}} {
   for (const auto& id : ids_.ranks)
     ranks_.push_back({id, false, false, false, 0});
+  for (const auto& id : ids_.gateways)
+    gateways_.push_back({id, false, false, 0, {}});
 }
 
 int cluster::run() {
-  if (o_.batch.output.empty()) {
+  if (!o_.serve && o_.batch.output.empty()) {
     output_.emplace(o_.lines_to);
     loop_.watch(output_->failure_fd(), [this] {
       loop_.forget(output_->failure_fd());
@@ -79,6 +81,8 @@ void cluster::serve() {
   not_ready_.insert("control");
   for (const auto& r : o_.plan.ranks)
     not_ready_.insert(rank_name(r.rank));
+  for (std::uint32_t g = 0; g < gateways_.size(); ++g)
+    not_ready_.insert(gateway_name(g));
   loop_.at(clock::now() + o_.config.start_timeout, [this] { late(); });
   open_admin();
   start_control();
@@ -108,9 +112,10 @@ void cluster::on_status(const std::string& child, const std::string& json) {
       ranks_[*rank].ready = true;
     if (not_ready_.erase(child) != 0 && not_ready_.empty()) {
       formed_ = true;
-      log_.note(fmt::format("all {} processes are ready", o_.plan.ranks.size() + 1));
+      log_.note(
+          fmt::format("all {} processes are ready", o_.plan.ranks.size() + gateways_.size() + 1));
     }
-    return;
+    return tell_progress();
   case status_kind::failed:
     said_[child] = s->what;
     return;
@@ -121,18 +126,35 @@ void cluster::on_status(const std::string& child, const std::string& json) {
   case status_kind::unanswered:
     unanswered_ = s->what;
     return;
+  case status_kind::serving:
+    if (const auto gateway = gateway_of(child))
+      gateway_serves(*gateway);
+    return;
+  case status_kind::drained:
+    return;
   }
 }
 
 void cluster::on_lost(const std::string& child, const std::string& how) {
   if (const auto rank = rank_of(child))
     rank_lost(*rank, how);
+  if (const auto gateway = gateway_of(child); gateway && !ending_) {
+    node_word word;
+    word.kind = node_word_kind::gateway_lost;
+    word.number = *gateway;
+    word.life = gateways_[*gateway].id.life;
+    word.what = how;
+    tell_control(word);
+  }
 }
 
 void cluster::on_exit(const std::string& child, exit_state state, const std::string& words) {
   const auto rank = rank_of(child);
+  const auto gateway = gateway_of(child);
   if (rank)
     ranks_[*rank].running = false;
+  if (gateway)
+    gateways_[*gateway].running = gateways_[*gateway].serving = false;
   if (ending_)
     return stop_if_empty();
   const auto said = said_.find(child);
@@ -140,6 +162,8 @@ void cluster::on_exit(const std::string& child, exit_state state, const std::str
                           ? words
                           : fmt::format("{}: {} ({})", child, said->second, to_string(state));
   said_.erase(child);
+  if (gateway)
+    return gateway_exited(*gateway, state, reason);
   if (!rank)
     return on_control_exit(state, reason);
   rank_exited(*rank, state, reason);
@@ -169,11 +193,17 @@ void cluster::on_signal(int number) {
     order_all(SIGKILL);
     return;
   }
+  if (o_.serve && number == SIGHUP)
+    return reload();
+  if (!formed_ && o_.serve)
+    return end(exit_done, fmt::format("stopped by signal {} while it started", number));
   if (!formed_)
     return end(exit_gave_up,
                fmt::format("stopped by signal {} before all processes were ready", number));
   if (draining_)
     return end(exit_gave_up, fmt::format("aborted by signal {}", number));
+  if (o_.serve)
+    return drain_gateways(fmt::format("signal {}", number));
   draining_ = true;
   log_.note(fmt::format("signal {}: no new requests; running ones get {}; a second signal aborts",
                         number, format_time(o_.config.drain_timeout)));
@@ -237,7 +267,9 @@ int run_cluster(cluster_options options) {
     log.last(opened.error().what);
     return exit_usage;
   }
-  auto ids = make_identities(options.config, options.plan, dir->path());
+  const auto gateways = options.serve ? options.serve->gateways.size() : 0;
+  auto ids = make_identities(options.config, options.plan, dir->path(),
+                             static_cast<std::uint32_t>(gateways));
   if (!ids.ok()) {
     log.last(ids.error().what);
     return exit_usage;

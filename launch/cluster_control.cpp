@@ -16,8 +16,9 @@ using clock = poll_loop::clock;
 /// Lives of control that may end by a signal within the span.
 constexpr std::size_t control_deaths_max = 3;
 constexpr std::chrono::minutes control_deaths_span{10};
-/// Stopped for this long and for so many times supervisor.stuck_after it is killed: ranks go on
-/// without it for a while, and what it remembers is worth more than a rank's.
+/// Of control and of gateways. Stopped for this long and for so many times supervisor.stuck_after
+/// it is killed: ranks go on without it for a while, and what it remembers is worth more than a
+/// rank's.
 constexpr std::chrono::milliseconds control_stopped_min{1'000};
 constexpr int control_stopped_factor = 4;
 
@@ -25,7 +26,8 @@ constexpr int control_stopped_factor = 4;
 
 void cluster::start_control() {
   auto boot = boot_for(process_role::control, 0, ids_.control);
-  boot.batch = o_.batch;
+  if (!o_.serve)
+    boot.batch = o_.batch;
   boot.journal = o_.journal;
   if (boot.journal && boot.journal->folder.empty())
     boot.journal->folder = dir_.path() + "/journal";
@@ -36,15 +38,17 @@ void cluster::start_control() {
   spec.name = "control";
   spec.argv = {o_.program, "child", "control", "0"};
   spec.boot = to_json(boot);
-  spec.terminal = o_.batch.progress ? STDERR_FILENO : -1;
-  spec.pipe_stdout = o_.batch.output.empty();
-  const auto after = std::chrono::ceil<std::chrono::milliseconds>(o_.config.stuck_after);
-  const auto stopped_max =
-      after.count() == 0 ? after : std::max(control_stopped_min, control_stopped_factor * after);
-  if (const auto started = host_.start_other(spec, stopped_max); !started.ok())
+  spec.terminal = boot.batch && o_.batch.progress ? STDERR_FILENO : -1;
+  spec.pipe_stdout = boot.batch && o_.batch.output.empty();
+  if (const auto started = host_.start_other(spec, stopped_max()); !started.ok())
     return end(exit_gave_up, fmt::format("{}: {}", spec.name, started.error().what));
   if (spec.pipe_stdout)
     output_->open(children_.take_output(spec.name));
+}
+
+std::chrono::milliseconds cluster::stopped_max() const {
+  const auto after = std::chrono::ceil<std::chrono::milliseconds>(o_.config.stuck_after);
+  return after.count() == 0 ? after : std::max(control_stopped_min, control_stopped_factor * after);
 }
 
 recovering_boot cluster::recovering() const {
@@ -75,17 +79,17 @@ void cluster::on_control_exit(exit_state state, const std::string& reason) {
                                : reason);
   if (!formed_)
     return death_at_start(state, reason);
-  if (state.signal == 0 || draining_)
+  if (state.signal == 0 || (draining_ && !o_.serve))
     return end(exit_gave_up, reason);
   restart_control(reason);
 }
 
-/// As if it had died: it starts again within its budget.
-void cluster::control_stuck(std::uint32_t stuck_ms) {
+/// Control or a gateway: as if it had died, it starts again within its budget.
+void cluster::child_stopped(const std::string& child, std::uint32_t stuck_ms) {
   if (ending_)
     return;
-  log_.note(fmt::format("control was stopped by a signal for {} ms: killed", stuck_ms));
-  children_.signal("control", SIGKILL);
+  log_.note(fmt::format("{} was stopped by a signal for {} ms: killed", child, stuck_ms));
+  children_.signal(child, SIGKILL);
 }
 
 void cluster::restart_control(const std::string& reason) {
@@ -111,9 +115,11 @@ void cluster::control_bound(const bus::peer& self) {
     word.kind = node_word_kind::control_is;
     word.peer = self;
     children_.tell_ranks(word);
+    tell_gateways(word);
     for (auto& [node, remote] : remotes_)
       remote->send({order_kind::tell, {}, {}, to_json(word), 0});
   }
+  start_gateways();
   start_ranks();
 }
 
@@ -156,8 +162,8 @@ void cluster::open_admin() {
 }
 
 void cluster::on_admin(std::uint64_t connection, const std::string& line) {
-  if (is_admin_who(line))
-    return admin_->reply(connection, admin_who(o_.config.name, o_.config.file, dir_.path()), true);
+  if (on_own_order(connection, line))
+    return;
   if (!control_ || !formed_ || ending_)
     return admin_->reply(connection,
                          admin_error("unavailable", ending_    ? "the run is ending"

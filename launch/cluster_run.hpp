@@ -34,6 +34,15 @@ struct rank_lives {
   std::uint32_t started = 0;
 };
 
+/// One gateway through all its lives.
+struct gateway_lives {
+  process_identity id;
+  bool running = false;
+  bool serving = false; ///< this life said that it answers requests
+  std::uint32_t started = 0;
+  std::deque<poll_loop::clock::time_point> deaths; ///< within the budget's span
+};
+
 /// What goes on between first process and last. One thread, one loop.
 ///
 /// Before all processes are ready once, any death ends the run with its reason. Afterwards a death
@@ -59,7 +68,8 @@ private:
 
   // cluster_control.cpp: the control process, in all its lives
   void start_control();
-  void control_stuck(std::uint32_t stuck_ms);
+  void child_stopped(const std::string& child, std::uint32_t stuck_ms);
+  std::chrono::milliseconds stopped_max() const;
   void on_control_exit(exit_state state, const std::string& reason);
   void restart_control(const std::string& reason);
   void control_bound(const bus::peer& self);
@@ -71,6 +81,21 @@ private:
   void open_admin();
   void on_admin(std::uint64_t connection, const std::string& line);
   void refuse_admins(const std::string& why);
+
+  // cluster_gateways.cpp: gateway processes, and the ways of `dilaunch up`
+  void start_gateways();
+  result<void> start_gateway(std::uint32_t gateway);
+  std::optional<std::uint32_t> gateway_of(const std::string& child) const;
+  void tell_gateways(const node_word& word);
+  void tell_progress();
+  void gateway_serves(std::uint32_t gateway);
+  void gateway_exited(std::uint32_t gateway, exit_state state, const std::string& reason);
+  void restart_gateway(std::uint32_t gateway, const std::string& reason);
+  void drain_gateways(const std::string& why);
+  void end_drained();
+  void reload();
+  bool on_own_order(std::uint64_t connection, const std::string& line);
+  std::string state_line() const;
 
   // cluster_ranks.cpp: ranks in all their lives
   child_events local_events();
@@ -115,6 +140,9 @@ private:
   bool beating_ = false;
   std::map<std::uint32_t, std::deque<poll_loop::clock::time_point>> node_deaths_;
   std::vector<rank_lives> ranks_;
+  std::vector<gateway_lives> gateways_; ///< empty: there is a batch
+  bool announced_ = false;              ///< the user was told where to connect
+  bool gateways_started_ = false;
   std::set<std::string> not_ready_;         ///< of the first lives
   std::map<std::string, std::string> said_; ///< why a child said it ends
   std::optional<bus::peer> control_;
@@ -132,5 +160,6 @@ private:
 };
 
 std::string rank_name(std::uint32_t rank);
+std::string gateway_name(std::uint32_t gateway);
 
 } // namespace di::launch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dilaunch status`, `scale`, `drain`, `rejoin`, `upgrade` and `kill`: orders to a run that is
 // under way.
+#include "launch/admin_calls.hpp"
 #include "launch/admin_client.hpp"
 #include "launch/cluster.hpp"
 #include "launch/commands.hpp"
@@ -26,28 +27,6 @@ struct admin_arguments {
   std::vector<std::string> words;
 };
 
-int complain(const error& e) {
-  std::fprintf(stderr, "dilaunch: %s\n", e.what.c_str());
-  const bool usage = e.code == ec::bad_argument || e.code == ec::not_found;
-  return usage ? exit_usage : exit_gave_up;
-}
-
-/// @errors those of ask_run(); what the run refused, with its code
-result<json> ask(const admin_arguments& a, const json& order) {
-  DI_TRY(const auto dir, find_run(a.run));
-  DI_TRY(const auto line, ask_run(dir, order.dump()));
-  auto answer = json::parse(line, nullptr, false);
-  if (!answer.is_object() || !answer.contains("ok"))
-    return fail(ec::bad_format, "{}: no answer that can be read: {}", dir, line);
-  if (answer["ok"] == true)
-    return answer;
-  const auto code = answer.value("code", "internal");
-  return fail(error{code == "bad_argument" ? ec::bad_argument
-                    : code == "not_found"  ? ec::not_found
-                                           : ec::unavailable,
-                    answer.value("error", "refused without words")});
-}
-
 std::string table_of(const json& s) {
   std::string out = fmt::format("view {}: {} of {} ranks", s.value("view", 0),
                                 s.value("members", 0), s.value("wanted", 0));
@@ -70,19 +49,39 @@ std::string table_of(const json& s) {
   return out;
 }
 
+/// What node 0 says of the run and its gateways.
+std::string head_of(const json& who) {
+  std::string out = fmt::format("{}: {}, process {}", who.value("topology", ""),
+                                who.value("state", ""), who.value("pid", 0));
+  if (who.contains("processes"))
+    out += fmt::format(", {} of {} processes ready", who.value("processes_ready", 0),
+                       who.value("processes", 0));
+  out += '\n';
+  if (!who.contains("gateways"))
+    return out;
+  for (const auto& url : who["urls"])
+    out += fmt::format("clients {}; ", url.get<std::string>());
+  out += fmt::format("operators {}\n{:>7} {:>6} {:>8} {:16} {:10} {:>6}\n", who.value("admin", ""),
+                     "gateway", "port", "pid", "life", "state", "starts");
+  for (const auto& g : who["gateways"])
+    out += fmt::format("{:>7} {:>6} {:>8} {:16} {:10} {:>6}\n", g.value("gateway", 0),
+                       g.value("port", 0), g.value("pid", 0), g.value("life", ""),
+                       g.value("state", ""), g.value("starts", 0));
+  return out;
+}
+
 int status(const admin_arguments& a) {
-  const auto answer = ask(a, {{"command", "status"}});
-  if (!answer.ok())
-    return complain(answer.error());
-  const auto text = a.json ? answer->dump() + "\n" : table_of(*answer);
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  const auto text = shown_status(a.run, a.json);
+  if (!text.ok())
+    return complain_of(text.error());
+  std::fwrite(text->data(), 1, text->size(), stdout);
   return exit_done;
 }
 
 int order(const admin_arguments& a, const json& what) {
-  const auto answer = ask(a, what);
+  const auto answer = ask_order(a.run, what);
   if (!answer.ok())
-    return complain(answer.error());
+    return complain_of(answer.error());
   std::printf("done: %u ranks in view %llu\n", answer->value("ranks", 0U),
               static_cast<unsigned long long>(answer->value("view", std::uint64_t{0})));
   return exit_done;
@@ -115,6 +114,42 @@ result<std::int64_t> rank_of(const std::string& command, const std::vector<std::
 
 } // namespace
 
+int complain_of(const error& e) {
+  std::fprintf(stderr, "dilaunch: %s\n", e.what.c_str());
+  const bool usage = e.code == ec::bad_argument || e.code == ec::not_found;
+  return usage ? exit_usage : exit_gave_up;
+}
+
+result<json> ask_order(const std::string& run, const json& order) {
+  DI_TRY(const auto dir, find_run(run));
+  DI_TRY(const auto line, ask_run(dir, order.dump()));
+  auto answer = json::parse(line, nullptr, false);
+  if (!answer.is_object() || !answer.contains("ok"))
+    return fail(ec::bad_format, "{}: no answer that can be read: {}", dir, line);
+  if (answer["ok"] == true)
+    return answer;
+  const auto code = answer.value("code", "internal");
+  return fail(error{code == "bad_argument" ? ec::bad_argument
+                    : code == "not_found"  ? ec::not_found
+                                           : ec::unavailable,
+                    answer.value("error", "refused without words")});
+}
+
+result<std::string> shown_status(const std::string& run, bool as_json) {
+  DI_TRY(const auto who, ask_order(run, {{"command", "who"}}));
+  const auto state = who.value("state", "");
+  const bool early = state == "starting" || state == "recovering" || state == "ending";
+  if (early && who.contains("gateways"))
+    return as_json ? who.dump() + "\n" : head_of(who);
+  DI_TRY(auto answer, ask_order(who.value("run", run), {{"command", "status"}}));
+  if (!as_json)
+    return head_of(who) + table_of(answer);
+  for (const auto& [key, value] : who.items())
+    if (!answer.contains(key))
+      answer[key] = value;
+  return answer.dump() + "\n";
+}
+
 void add_admin_commands(CLI::App& app, int& exit_code) {
   const auto a = std::make_shared<admin_arguments>();
   const auto with_run = [&](CLI::App* c) {
@@ -132,7 +167,7 @@ void add_admin_commands(CLI::App& app, int& exit_code) {
   scale->add_option("size", a->words, "decode=N")->required()->expected(1);
   scale->callback([a, &exit_code] {
     const auto n = ranks_of(a->words.front());
-    exit_code = n.ok() ? order(*a, {{"command", "scale"}, {"ranks", *n}}) : complain(n.error());
+    exit_code = n.ok() ? order(*a, {{"command", "scale"}, {"ranks", *n}}) : complain_of(n.error());
   });
 
   const auto of_rank = [&](const char* name, const char* words) {
@@ -140,7 +175,7 @@ void add_admin_commands(CLI::App& app, int& exit_code) {
     c->add_option("rank", a->words, "rank R")->required()->expected(1, 2);
     c->callback([a, name = std::string{name}, &exit_code] {
       const auto n = rank_of(name, a->words);
-      exit_code = n.ok() ? order(*a, {{"command", name}, {"rank", *n}}) : complain(n.error());
+      exit_code = n.ok() ? order(*a, {{"command", name}, {"rank", *n}}) : complain_of(n.error());
     });
   };
   of_rank("drain", "Let a rank finish or hand over its requests, then end it");

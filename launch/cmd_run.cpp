@@ -39,8 +39,7 @@ int complain(const std::string& what) {
 
 } // namespace
 
-result<cluster_options> cluster_options_of(const run_arguments& a, run_files& files) {
-  cluster_options o;
+result<std::string> common_options_of(const run_arguments& a, cluster_options& o) {
   o.config.file = fs::absolute(a.topology).lexically_normal().string();
   const auto foreign = read_foreign(process_environment());
   for (const auto& note : foreign.notes)
@@ -61,20 +60,26 @@ result<cluster_options> cluster_options_of(const run_arguments& a, run_files& fi
   if (!a.token_file.empty())
     DI_TRY_VOID(check_token_file(a.token_file));
   DI_TRY(o.program, own_program());
+  o.log_dir = a.log_dir.empty() ? "" : fs::absolute(a.log_dir).string();
+  o.quiet = a.quiet;
+  o.log_level = a.log_level.empty() ? o.config.log_level : a.log_level;
+  o.token_file = a.token_file;
+  return model.hash();
+}
+
+result<cluster_options> cluster_options_of(const run_arguments& a, run_files& files) {
+  cluster_options o;
+  DI_TRY(const auto contract, common_options_of(a, o));
   DI_TRY(o.batch, files.open(a.prompts, a.output));
   o.batch.window = a.window;
   o.batch.seed = real_env().random();
   o.lines_to = files.lines_to();
-  DI_TRY(o.journal, journal_of(a, o.config, model.hash(), files));
+  DI_TRY(o.journal, journal_of(a, o.config, contract, files));
   if (!a.trace.empty()) {
     DI_TRY(o.batch.trace, files.open_trace(a.trace));
     o.trace_spans = a.trace_spans;
   }
   o.batch.progress = ::isatty(STDERR_FILENO) == 1;
-  o.log_dir = a.log_dir.empty() ? "" : fs::absolute(a.log_dir).string();
-  o.quiet = a.quiet;
-  o.log_level = a.log_level.empty() ? o.config.log_level : a.log_level;
-  o.token_file = a.token_file;
   return o;
 }
 
@@ -129,12 +134,6 @@ void add_agent(CLI::App& app, int& exit_code) {
 
 } // namespace
 
-int no_up_yet(const std::string& topology) {
-  return complain(fmt::format("dilaunch up is not part of this build. To answer a file of prompts: "
-                              "dilaunch run --topology {} --prompts FILE",
-                              topology.empty() ? "FILE" : topology));
-}
-
 void add_run_commands(CLI::App& app, int& exit_code) {
   const auto a = std::make_shared<run_arguments>();
   auto* c = app.add_subcommand("run", "Answer a file of prompts, then end");
@@ -182,11 +181,6 @@ void add_run_commands(CLI::App& app, int& exit_code) {
   c->callback([a, &exit_code] { exit_code = run(*a); });
 
   add_agent(app, exit_code);
-  auto* up = app.add_subcommand("up", "Serve (not part of this build)")->group("");
-  const auto served = std::make_shared<std::string>();
-  up->add_option("--topology,topology", *served)->option_text("FILE");
-  up->callback([served, &exit_code] { exit_code = no_up_yet(*served); });
-
   auto* node = app.add_subcommand("node", "")->group("");
   const auto index = std::make_shared<std::uint32_t>(0);
   node->add_option("--index", *index)->required();

@@ -17,11 +17,14 @@ namespace di::launch {
 /// validate, plan, explain.
 void add_topology_commands(CLI::App& app, int& exit_code);
 
-/// run, agent, up (says that it is not here yet), and the hidden node and child.
+/// run, agent, and the hidden node and child.
 void add_run_commands(CLI::App& app, int& exit_code);
 
 /// status, scale, drain, rejoin, kill, upgrade: orders to a run that is under way.
 void add_admin_commands(CLI::App& app, int& exit_code);
+
+/// down, reload, logs, top.
+void add_operate_commands(CLI::App& app, int& exit_code);
 
 /// bench.
 void add_bench_commands(CLI::App& app, int& exit_code);
@@ -33,7 +36,9 @@ void add_trace_commands(CLI::App& app, int& exit_code);
 /// @errors io_error, and those of read_trace_file()
 result<void> draw_trace(const std::vector<std::string>& rings, const std::string& out);
 
-/// Says what to use in place of `up`. @return the exit code
-int no_up_yet(const std::string& topology);
+/// up.
+void add_serve_commands(CLI::App& app, int& exit_code);
+/// `up` with nothing but a topology. @return the exit code
+int serve_topology(const std::string& topology);
 
 } // namespace di::launch

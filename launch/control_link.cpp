@@ -3,6 +3,7 @@
 #include "launch/control_link.hpp"
 
 #include "messaging/base/log.hpp"
+#include "messaging/proto/directory.hpp"
 #include "messaging/proto/membership.hpp"
 
 #include <fmt/format.h>
@@ -80,6 +81,12 @@ void control_link::take(const node_word& word, bus::post_office& office) {
                                         ? ec::duplicate
                                         : ec::unavailable,
                                     word.what});
+  case node_word_kind::gateway_lost: {
+    const proto::withdrawn gone{fmt::format("/gateway/{}", word.number), word.life, word.what};
+    log::warn("gateway_lost", {{"gateway", word.number}, {"why", word.what}});
+    post(office, word, "/control/journal", gone);
+    return post(office, word, "/control/directory", gone);
+  }
   default:
     return;
   }

@@ -105,6 +105,8 @@ result<void> start_cluster_actors(child_context& c, const actors::model_outline&
   s.scheduler.gateway_choices_max = c.config.gateway_choices_max;
   s.scheduler.priority_step = c.config.priority_step;
   DI_TRY(s.rebalance, rebalance_of(c.config));
+  if (!c.boot.batch)
+    s.gateways.clear(); // others ask
   s.journal = journal.options;
   s.ended = ends(latch).ended;
   DI_TRY_VOID(actors::spawn_control_serving(system, model, s));
@@ -117,7 +119,8 @@ result<void> join(child_context& c, end_latch& latch) {
   actors::registrar_options r;
   r.process = actors::to_process(c.office->self());
   r.process.role = "control";
-  r.process.aliases = {"/gateway/0"};
+  if (c.boot.batch)
+    r.process.aliases = {"/gateway/0"};
   for (const auto& a : c.config.actors)
     if (!a.at.starts_with("/control/"))
       r.process.aliases.push_back(a.at);

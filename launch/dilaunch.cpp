@@ -50,8 +50,10 @@ int main(int argc, char** argv) {
   app.add_option("--topology", topology, "Serve this topology (the command up)")
       ->option_text("FILE");
   di::launch::add_topology_commands(app, exit_code);
+  di::launch::add_serve_commands(app, exit_code);
   di::launch::add_run_commands(app, exit_code);
   di::launch::add_admin_commands(app, exit_code);
+  di::launch::add_operate_commands(app, exit_code);
   di::launch::add_trace_commands(app, exit_code);
   di::launch::add_bench_commands(app, exit_code);
   di::launch::add_checkpoint_commands(app, exit_code);
@@ -70,7 +72,7 @@ int main(int argc, char** argv) {
   if (print_protocol)
     std::fputs(di::wire::render_protocol().c_str(), stdout);
   else if (!topology.empty() && app.get_subcommands().empty())
-    return di::launch::no_up_yet(topology);
+    return di::launch::serve_topology(topology);
   else if (argc == 1)
     std::fputs(app.help().c_str(), stdout);
   return exit_code;

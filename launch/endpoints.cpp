@@ -20,7 +20,7 @@ incarnation fresh_life() {
   return incarnation{real_env().random() | 1U}; // never 0: that would mean "this process"
 }
 
-/// @param slot  0 for control, then 1 + rank: two ports each
+/// @param slot  0 for control, then 1 + rank, then gateways: two ports each
 result<process_identity> tcp_identity(const topology& t, const std::string& address,
                                       std::uint32_t slot) {
   process_identity p;
@@ -55,13 +55,17 @@ std::optional<curve_boot> run_identities::curve_of(const process_identity& p) co
 }
 
 result<run_identities> make_identities(const topology& t, const cluster_plan& plan,
-                                       const std::string& dir) {
+                                       const std::string& dir, std::uint32_t gateways) {
   run_identities ids;
   if (!plan.tcp) {
     DI_TRY(ids.control, ipc_identity(dir, "control0"));
     for (const auto& r : plan.ranks) {
       DI_TRY(auto p, ipc_identity(dir, fmt::format("rank{}", r.rank)));
       ids.ranks.push_back(std::move(p));
+    }
+    for (std::uint32_t g = 0; g < gateways; ++g) {
+      DI_TRY(auto p, ipc_identity(dir, fmt::format("gateway{}", g)));
+      ids.gateways.push_back(std::move(p));
     }
     return ids;
   }
@@ -71,6 +75,12 @@ result<run_identities> make_identities(const topology& t, const cluster_plan& pl
     DI_TRY(auto p, tcp_identity(t, plan.nodes[r.node].address, 1 + r.rank));
     ids.allowed.push_back(p.keys.public_key);
     ids.ranks.push_back(std::move(p));
+  }
+  const auto ranks = static_cast<std::uint32_t>(plan.ranks.size());
+  for (std::uint32_t g = 0; g < gateways; ++g) {
+    DI_TRY(auto p, tcp_identity(t, plan.nodes[0].address, 1 + ranks + g));
+    ids.allowed.push_back(p.keys.public_key);
+    ids.gateways.push_back(std::move(p));
   }
   return ids;
 }

@@ -24,6 +24,7 @@ struct process_identity {
 struct run_identities {
   process_identity control;
   std::vector<process_identity> ranks;
+  std::vector<process_identity> gateways;
   std::vector<std::string> allowed; ///< public keys of all
 
   /// Keys for the boot configuration of one process; none on ipc.
@@ -32,9 +33,10 @@ struct run_identities {
 
 /// One node: ipc sockets in `dir`. Several: tcp at the nodes' addresses, from port_base on (0: any
 /// free port), with fresh CURVE keys.
+/// @param gateways  processes of this role, all at the first node
 /// @errors not_found: an address has no number; internal: no CURVE
 result<run_identities> make_identities(const topology& t, const cluster_plan& plan,
-                                       const std::string& dir);
+                                       const std::string& dir, std::uint32_t gateways = 0);
 
 /// The next life of a process: same ports and keys on tcp, fresh socket names on ipc.
 /// @param name  of its sockets, e.g. rank3 @errors limit_exceeded

@@ -48,7 +48,7 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.gateway.tls_key = v.text; }, 0, 0, "", false, "keyfile|ssl_keyfile"},
   {"gateway.keys_file", key_kind::file_path, "(everyone may ask)", "API keys with their tenants and limits, YAML; relative to this file; read again on SIGHUP.",
    [](t_& t, i_, s_ v) { t.gateway.keys_file = v.text; }, 0, 0, "", false, "api_key|api_keys|keys"},
-  {"gateway.model_names", key_kind::texts, "(the cluster's name)", "Names under which requests may ask for the model; the first one is listed and shown.",
+  {"gateway.model_names", key_kind::texts, "(the last folder of model.path, and the cluster's name)", "Names under which requests may ask for the model; the first one is listed and shown.",
    [](t_& t, i_, s_ v) { t.gateway.model_names.push_back(v.text); }, 0, 0, "", false, "served_model_name|aliases|model_name"},
   {"gateway.strict", key_kind::boolean, "false", "true: fields of a request that are not known are errors. false: they are ignored with a warning header.",
    [](t_& t, i_, s_ v) { t.gateway.strict = v.truth; }},

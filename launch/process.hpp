@@ -43,7 +43,8 @@ inline constexpr int boot_fd = 3;     ///< sealed memory with the boot configura
 inline constexpr int status_fd = 4;   ///< socket to the node process (child_link.hpp)
 inline constexpr int terminal_fd = 5; ///< the user's terminal for progress, if there is one
 inline constexpr int life_fd = 6;     ///< life page of a rank (life_page.hpp)
-inline constexpr int segments_fd = 7; ///< first of process_options::more, in their order
+inline constexpr int segments_fd = 7; ///< first of process_options::more, in their
+                                      ///< order: segments, or listening sockets
 
 /// How a process ended.
 struct exit_state {

@@ -21,6 +21,12 @@ struct run_arguments {
   std::uint32_t window = 0;
 };
 
+/// Topology, model and plan of `run` and `up`; nothing about a batch or a journal. Notes on foreign
+/// switches go to stderr.
+///
+/// @return the checkpoint's contract @errors bad_config, bad_argument, io_error
+result<std::string> common_options_of(const run_arguments& a, cluster_options& o);
+
 /// Topology, model, plan and files: all that is checked before a process starts. Notes on foreign
 /// switches go to stderr.
 ///

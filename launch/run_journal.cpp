@@ -70,6 +70,27 @@ std::string differences(const engine::run_identity& found, const engine::run_ide
   return {};
 }
 
+result<journal_boot> serving_journal_of(const std::string& folder, const topology& t,
+                                        const std::string& contract) {
+  const std::string named = folder.empty() ? t.journal_path : folder;
+  journal_boot b;
+  b.contract = contract;
+  b.prompts = "served over HTTP";
+  DI_TRY(b.settings, settings_of(t));
+  if (named.empty())
+    return b;
+  b.keep = true;
+  b.folder = absolute(named);
+  DI_TRY(const auto found, actors::find_journal(b.folder));
+  b.resume = found.has_value();
+  if (!found)
+    return b;
+  const engine::run_identity wanted{b.contract, b.prompts, b.settings, found->image.run.batch_seed};
+  if (const auto other = differences(found->image.run, wanted); !other.empty())
+    return fail(ec::bad_argument, "--journal {}: what it holds {}", named, other);
+  return b;
+}
+
 result<journal_boot> journal_of(const run_arguments& a, const topology& t,
                                 const std::string& contract, run_files& files) {
   journal_boot b;

@@ -24,6 +24,14 @@ namespace di::launch {
 result<journal_boot> journal_of(const run_arguments& a, const topology& t,
                                 const std::string& contract, run_files& files);
 
+/// The same for `dilaunch up`, which goes on with whatever an earlier one left in the folder.
+///
+/// @param folder  of --journal; empty: journal.path, else the run directory
+/// @errors        bad_argument: the journal of another checkpoint, of other keys or of a batch;
+///                io_error, corrupt, bad_format
+result<journal_boot> serving_journal_of(const std::string& folder, const topology& t,
+                                        const std::string& contract);
+
 /// In what two runs differ, in words; empty: in nothing that matters to their answers.
 std::string differences(const engine::run_identity& found, const engine::run_identity& wanted);
 

@@ -124,8 +124,14 @@ std::pair<std::uint32_t, std::uint32_t> http_ports(const gateway_keys& g) {
 
 void check_gateway(topology& t, const yaml_node& root, std::vector<problem>& problems) {
   auto& g = t.gateway;
-  if (g.model_names.empty())
-    g.model_names.push_back(t.name);
+  if (g.model_names.empty()) {
+    auto folder = fs::path{t.model_path}.filename().string();
+    if (folder.empty()) // a slash at the end
+      folder = fs::path{t.model_path}.parent_path().filename().string();
+    for (const auto& name : {folder, t.name})
+      if (!name.empty() && (g.model_names.empty() || g.model_names.front() != name))
+        g.model_names.push_back(name);
+  }
   const auto add = [&](std::initializer_list<std::string> keys, std::string what) {
     problems.push_back({t.blame(keys, root.at), std::move(what)});
   };

@@ -29,9 +29,9 @@ def segments():
 
 
 class Run:
-    """One run. `lines` are requests (or raw text); stdout are the answers."""
+    """One run. `lines` are requests (or raw text); stdout are the answers. `verb` up: it serves, without lines."""
 
-    def __init__(self, dilaunch, topology, lines, args=(), sets=()):
+    def __init__(self, dilaunch, topology, lines, args=(), sets=(), verb="run"):
         self.home = tempfile.mkdtemp(prefix="di-e2e-")
         self.shared = segments()
         self.prompts = self.home + "/prompts.jsonl"
@@ -40,7 +40,7 @@ class Run:
                 f.write((line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n")
         self.runtime = self.home + "/r"
         os.mkdir(self.runtime, 0o700)
-        command = [dilaunch, "run", "--topology", topology, "--prompts", self.prompts, *args]
+        command = [dilaunch, verb, "--topology", topology, *(["--prompts", self.prompts] if verb == "run" else []), *args]
         for s in sets:
             command += ["--set", s]
         self.p = subprocess.Popen(command, env=dict(os.environ, XDG_RUNTIME_DIR=self.runtime), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -78,7 +78,7 @@ class Run:
                 if int(rest.rsplit(") ", 1)[1].split()[1]) in parents:
                     parents.add(int(pid))
                     if len(words) > 3 and words[1] == "child":
-                        found["control" if words[2] == "control" else f"rank {words[3]}"] = int(pid)
+                        found["control" if words[2] == "control" else f"{words[2]} {words[3]}"] = int(pid)
                     elif len(words) > 1 and words[1] == "node":
                         found["node " + words[3]] = int(pid)
         return found

@@ -299,13 +299,13 @@ TEST(topology, ships_files_that_are_right) {
   EXPECT_EQ(load_topology("/nowhere.yaml").error().code, ec::io_error);
 }
 
-TEST(topology, has_gateways_with_the_cluster_s_name_as_their_model) {
+TEST(topology, has_gateways_with_a_name_of_the_model) {
   const auto t = read_topology(good(), "t.yaml").value;
   ASSERT_TRUE(t);
   EXPECT_EQ(t->gateway.replicas, 1U);
   EXPECT_EQ(t->gateway.http_port, 8000U);
   EXPECT_TRUE(t->gateway.share_port);
-  EXPECT_EQ(t->gateway.model_names, std::vector<std::string>{t->name});
+  EXPECT_EQ(t->gateway.model_names, (std::vector<std::string>{"demo", "n"}));
   EXPECT_FALSE(t->gateway.tls());
 }
 
