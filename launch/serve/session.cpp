@@ -2,6 +2,7 @@
 // The client's side of a session: tokens become events, events become bytes, as fast as the client
 // takes them.
 #include "launch/serve/session_state.hpp"
+#include "messaging/base/trace.hpp"
 #include "messaging/http/sse.hpp"
 
 #include <algorithm>
@@ -343,9 +344,19 @@ void session::fail(const api_error& e) {
   done();
 }
 
+// A client's own trace gets a track, with the request from its arrival to its end.
+static void show_in_trace(const request_record& r, instant began, instant ended) {
+  if (!trace::enabled() || r.trace.empty())
+    return;
+  const trace::on_track here{trace::track("trace " + r.trace)};
+  trace::record(trace::kind::finish, began.ns, ended.ns,
+                {.rows = static_cast<std::uint32_t>(r.output_tokens)}, r.request);
+}
+
 void session::done() {
   auto& s = *state_;
   s.now = state::phase::done;
+  show_in_trace(call_->record, call_->began, home_.world().now());
   if (s.streams_counted)
     home_.metrics()->streams(-1);
   if (s.meter) {
