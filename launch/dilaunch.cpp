@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `dilaunch`: arguments and exit codes, nothing else.
+#include "launch/chat/cmd_chat.hpp"
 #include "launch/cmd_checkpoint.hpp"
 #include "launch/cmd_codec.hpp"
 #include "launch/cmd_tokenize.hpp"
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
   di::launch::add_operate_commands(app, exit_code);
   di::launch::add_trace_commands(app, exit_code);
   di::launch::add_bench_commands(app, exit_code);
+  di::launch::add_chat_command(app, exit_code);
   di::launch::add_checkpoint_commands(app, exit_code);
   di::launch::add_tokenize_commands(app, exit_code);
   di::launch::add_codec_render_command(app, exit_code);

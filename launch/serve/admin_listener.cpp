@@ -87,6 +87,7 @@ result<void> admin_listener::impl::start() {
   live_feed_options f;
   f.topology = options.topology;
   f.model = options.model;
+  f.period = options.period;
   feed = std::make_unique<live_feed>(*reader, f);
   http::options o;
   o.listening = options.listening;

@@ -42,6 +42,7 @@ struct admin_listener_options {
   std::string topology;           ///< its name, shown on the page
   std::string model;              ///< its name: shown, and label of vLLM's metrics
   bool compat_metrics = false;
+  std::chrono::milliseconds period{500};          ///< between two states of the live page
   std::shared_ptr<const serving_metrics> metrics; ///< of this gateway; may be null
 };
 
