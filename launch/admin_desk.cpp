@@ -150,6 +150,8 @@ void admin_desk::settle(std::uint64_t connection, const envelope& mail) {
       open.journal = *s;
     if (const auto* s = mail.body.as<proto::schedule>())
       open.schedule = *s;
+    if (const auto* f = mail.body.as<proto::request_failed>())
+      open.failed = error{f->code, f->what};
     if (--open.open > 0)
       return;
     q = std::move(open);
@@ -173,8 +175,8 @@ void admin_desk::settle(std::uint64_t connection, const envelope& mail) {
   }
   if (const auto* done = mail.body.as<proto::keeper_done>())
     return reply_(connection, dump({{"ok", true}, {"ranks", done->ranks}, {"view", done->view.v}}));
-  if (const auto* failed = mail.body.as<proto::request_failed>())
-    return reply_(connection, admin_error(to_string(failed->code), failed->what));
+  if (q.failed)
+    return reply_(connection, admin_error(to_string(q.failed->code), q.failed->what));
   reply_(connection, admin_error("internal", "no answer of KEEPER"));
 }
 

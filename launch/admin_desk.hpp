@@ -50,6 +50,7 @@ private:
     std::optional<proto::keeper_state> keeper;
     std::optional<proto::journal_state> journal;
     std::optional<proto::schedule> schedule;
+    std::optional<error> failed; ///< the last question that was
   };
 
   template <message M>
