@@ -150,6 +150,8 @@ void model_sampling(const request_draft& draft, const conversation& talk, prompt
     sampling.top_p = 1;
   else
     sampling.top_p = std::max(0.95, draft.top_p.value_or(talk.thinking ? 0.95 : 1));
+  if (draft.top_logprobs && !draft.logprobs)
+    problems.warn("top_logprobs without logprobs has no effect");
   if (draft.temperature && sampling.temperature != *draft.temperature)
     problems.warn("temperature is 1 while the model thinks");
   if (draft.top_p && sampling.top_p != *draft.top_p)

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 namespace di::engine {
@@ -74,13 +74,9 @@ public:
   bool key(std::string& k) {
     level& top = open_.back();
     key_ = std::move(k);
-    replaced_ = nullptr;
-    if (!known(top, key_))
+    replaced_ = known(top, key_);
+    if (replaced_ == nullptr || limits_.repeated == repeated_keys::keep_last)
       return true;
-    if (limits_.repeated == repeated_keys::keep_last) {
-      replaced_ = &(*top.value)[key_];
-      return true;
-    }
     defect_ =
         fail(ec::duplicate, "invalid JSON at byte {}: the key \"{}\" occurs twice in one object",
              byte(), utf8_lossy(std::string_view{key_}.substr(0, 40)));
@@ -88,9 +84,11 @@ public:
   }
 
   bool parse_error(std::size_t byte, const std::string&, const nlohmann::detail::exception& e) {
-    std::string why =
-        e.what(); // "[json.exception.parse_error.101] parse error at ...: why; last read: ..."
-    if (const auto at = why.find(": "); at != std::string::npos)
+    // "[json.exception.parse_error.101] parse error at ...: why; last read: ..."
+    std::string why = e.what();
+    if (const auto at = why.find("] "); at != std::string::npos)
+      why.erase(0, at + 2);
+    if (const auto at = why.find(": "); at != std::string::npos && why.starts_with("parse error"))
       why.erase(0, at + 2);
     if (const auto at = why.find("; last read"); at != std::string::npos)
       why.resize(at);
@@ -104,28 +102,29 @@ public:
 private:
   struct level {
     json* value;
-    std::unordered_set<std::string> many; // all keys so far, of an object with more than a few
+    std::unordered_map<std::string, std::size_t> many; // places of all keys, if more than a few
   };
-  static constexpr std::size_t few = 16; // [keys] up to which a search is cheaper than a set
+  static constexpr std::size_t few = 16; // [keys] up to which a search is cheaper than a table
 
   std::size_t byte() const {
     const auto read = static_cast<std::size_t>(seen_ - begin_);
     return read == 0 ? 0 : read - 1; // the last byte that was read
   }
 
-  // Remembers the key of the object that is open.
-  static bool known(level& top, const std::string& key) {
+  // The value that the key of the open object has already; remembers the key if it has none.
+  static json* known(level& top, const std::string& key) {
+    object_pairs& pairs = *top.value->get_ptr<json::object_t*>();
     if (top.many.empty()) {
-      const auto& pairs = *top.value->get_ptr<const json::object_t*>();
-      for (const auto& pair : pairs)
+      for (auto& pair : pairs)
         if (pair.first == key)
-          return true;
+          return &pair.second;
       if (pairs.size() < few)
-        return false;
+        return nullptr;
       for (const auto& pair : pairs)
-        top.many.insert(pair.first);
+        top.many.emplace(pair.first, top.many.size());
     }
-    return !top.many.insert(key).second;
+    const auto [place, fresh] = top.many.emplace(key, pairs.size());
+    return fresh ? nullptr : &pairs[place->second].second;
   }
 
   json* put(json v) {
@@ -352,6 +351,9 @@ result<json> parse_chat_json(std::string_view text, const chat_json_limits& limi
   if (text.size() > limits.bytes_max)
     return fail(ec::limit_exceeded, "{} bytes of JSON, at most {} are read", text.size(),
                 limits.bytes_max);
+  // The parser takes a NUL for the end of the text.
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos)
+    return fail(ec::bad_format, "invalid JSON at byte {}: a NUL byte", nul);
   chat_json_builder builder{text, limits};
   const char* const end = text.data() + text.size();
   const bool good = json::sax_parse(watched_iterator{text.data(), builder.seen()},

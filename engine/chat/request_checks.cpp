@@ -16,6 +16,7 @@ void unknown_model(const std::string& name, const request_context& context) {
   for (const known_model& model : context.rules.models)
     names.push_back(model.name);
   std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   std::string list;
   for (const std::string& known : names)
     list += (list.empty() ? "" : ", ") + known;

@@ -28,16 +28,25 @@ struct known_model {
 /// (doc/serving.md has the same list for users; tests/unit/chat/deviations_test.cpp tests both):
 /// | what | reference | here |
 /// |---|---|---|
-/// | max_completion_tokens (Chat) | ignored | the same as max_tokens; the larger field name wins if
-/// both | | n | only 1 | 1..choices_max | | tool_choice any (Messages) | like auto | required, if
-/// thinking is off; else like auto, with a warning | | logit_bias, min_p, top_k,
-/// repetition_penalty, stop_token_ids, ignore_eos, min_tokens | ignored | checked, used | |
-/// presence and frequency penalty | accepted, unused | used | | logprobs with thinking, top_p with
-/// thinking off | as sampled | top_p as asked also with thinking off | | repeated keys in a body |
-/// first place, last value for free-form parts | refused with the byte | | reasoning (Chat history)
-/// | ignored | the same as reasoning_content | | tool call arguments as an object (Chat history) |
-/// refused | taken as they are | | role developer (Chat) | refused | a system message | |
-/// max_tokens above the bound (Messages) | lowered | lowered, with a warning |
+/// | max_completion_tokens (Chat) | ignored | as max_tokens; it wins if both are there |
+/// | n (Chat) | only 1 | 1..choices_max |
+/// | role developer (Chat) | refused | a system message |
+/// | arguments of a call as an object (Chat) | refused | taken as they are |
+/// | reasoning (Chat history) | ignored | as reasoning_content |
+/// | tool_choice any (Messages) | like auto | required without thinking, else auto and a warning |
+/// | output_config.format (Messages) | ignored | a constraint: refused if there are none |
+/// | refusal parts (Responses history) | refused | text |
+/// | seed (Responses) | ignored | used |
+/// | penalties | checked, unused | used |
+/// | logit_bias, min_p, top_k, ... (engine's own) | ignored | checked, used |
+/// | guided_*, structured_outputs, regex, ebnf | ignored | refused if there are no constraints |
+/// | unknown model | 400 | 404 model_not_found |
+/// | prompt too long | invalid_request_error | context_length_exceeded, also if it just fits |
+/// | param of errors | null | the field |
+/// | repeated keys in a body | the last counts | refused with the byte |
+/// | $defs of strict tools | dropped | kept, in strict form |
+/// | unknown fields | ignored | a warning; refused with strict_fields |
+/// | bytes of a stop string | no bound | stop_bytes_max |
 struct request_rules {
   std::vector<known_model> models{{"DeepSeek-V4.1-Flash", {}, prompt_encoding::v41}};
   bool any_model = false; ///< unknown names stand for models[0] (servers of one model)

@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 namespace di::launch {
 namespace {
@@ -103,6 +105,27 @@ TEST(recipe_requests, by_default_only_the_documented_rows_differ) {
   EXPECT_EQ(differing("messages", 284, false, false),
             (names{"messages-pub-125", "messages-pub-282"}));
   EXPECT_EQ(differing("v4", 32, false, false), names{});
+}
+
+TEST(recipe_requests, lines_of_the_command_keep_their_fields_and_name_bad_lines) {
+  std::istringstream in{R"({"id": 1, "request": {"model": "DeepSeek-V4.1-Flash", "messages":
+[{"role": "user", "content": "Hi"}]}})"
+                        "\n\n[]\n"
+                        R"({"id": 2, "family": "messages", "request_text": "{"})"};
+  std::string text = in.str();
+  text.erase(text.find('\n'), 1); // one row a line
+  std::istringstream lines{text};
+  std::ostringstream out, errors;
+  const line_counts counts = render_lines(nullptr, codec_rules(false), lines, out, errors);
+  EXPECT_EQ(counts.done, 2U);
+  EXPECT_EQ(counts.failed, 1U);
+  EXPECT_EQ(errors.str(), "dilaunch codec render: line 3: expected an object\n");
+  const std::string first = out.str().substr(0, out.str().find('\n'));
+  const json row = engine::parse_chat_json(first).value();
+  EXPECT_EQ(row["id"], 1);
+  EXPECT_EQ(row["result"]["ok"], true);
+  EXPECT_FALSE(row["result"].contains("ids"));
+  EXPECT_NE(out.str().find("\"phase\":\"parse\",\"kind\":\"json\""), std::string::npos);
 }
 
 } // namespace
