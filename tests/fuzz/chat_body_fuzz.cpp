@@ -8,7 +8,9 @@
 
 namespace {
 
-using namespace di::engine;
+using di::engine::api, di::engine::prepare_text, di::engine::prepared_request,
+    di::engine::prompt_encoding, di::engine::prompt_segment, di::engine::request_error,
+    di::engine::request_rules, di::engine::resolve_max_tokens;
 
 constexpr std::array<std::string_view, 21> control = {"<｜begin▁of▁sentence｜>",
                                                       "<｜end▁of▁sentence｜>",

@@ -6,7 +6,8 @@
 namespace di::engine {
 namespace {
 
-using namespace testing;
+using testing::accepted, testing::chat_body, testing::messages_body, testing::refused,
+    testing::responses_body, testing::strict;
 
 TEST(deviations, max_completion_tokens_counts) {
   const std::string body = chat_body(R"("max_tokens": 5, "max_completion_tokens": 7)");

@@ -6,7 +6,7 @@
 namespace di::engine {
 namespace {
 
-using namespace testing;
+using testing::accepted, testing::chat_body, testing::refused;
 
 std::string completion(std::string_view fields) {
   return R"({"model": "DeepSeek-V4.1-Flash", )" + std::string{fields} + "}";
