@@ -37,7 +37,9 @@ std::string_view token_text::shown(const token_unit& unit, bool at_start) const 
     return when(!words_->is_special(*unit.special));
   if (spelling == "<think>")
     return when(!at_start);
-  return when(!spelling.starts_with("<｜")
+  const bool control = words_->is_special(*unit.special) || spelling.starts_with("<｜")
+                       || spelling.starts_with("<|");
+  return when(!control
               || std::find(grounding.begin(), grounding.end(), spelling) != grounding.end());
 }
 

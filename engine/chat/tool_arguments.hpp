@@ -11,9 +11,9 @@ namespace di::engine {
 
 /// How the value of a parameter is written.
 enum class value_form : std::uint8_t {
-  text,    ///< string="true": as it is; becomes a JSON string
+  text,     ///< string="true": as it is; becomes a JSON string
   document, ///< string="false": JSON
-  unknown, ///< the attribute is missing or says something else
+  unknown,  ///< the attribute is missing or says something else
 };
 
 /// The text as it stands inside a JSON string.
