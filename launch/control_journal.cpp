@@ -49,6 +49,7 @@ result<control_journal> open_control_journal(child_context& c) {
   control_journal out;
   engine::journal_options& o = out.options;
   o.run.batch_seed = c.boot.batch ? c.boot.batch->seed : 0;
+  o.stored_bytes_max = c.config.gateway.limits.stored_bytes;
   if (!c.boot.journal)
     return out;
   const journal_boot& b = *c.boot.journal;

@@ -17,6 +17,13 @@ std::string plan_table(const topology& t, const cluster_plan& plan) {
   for (const auto& g : plan.groups)
     out += fmt::format("layers {}..{}: {} experts, {} slots on each rank\n", g.first_layer,
                        g.first_layer + g.layers - 1, g.experts, g.slots);
+  out += fmt::format("dilaunch up: {} gateway{} at {}:{}{}, operators at 127.0.0.1:{}\n",
+                     t.gateway.replicas, t.gateway.replicas == 1 ? "" : "s", t.gateway.bind,
+                     t.gateway.http_port,
+                     t.gateway.share_port || t.gateway.replicas == 1
+                         ? std::string{}
+                         : fmt::format(" to {}", t.gateway.http_port + t.gateway.replicas - 1),
+                     t.gateway.admin_port);
   out += fmt::format("\n{:>4} {:>5} {:<16} {:>7} {:>12} {:>12} {:>12}\n", "rank", "node", "host",
                      "threads", "shared", "private", "of it kv");
   const auto row = [&](const planned_rank& r) {
@@ -57,6 +64,9 @@ std::string plan_json(const topology& t, const cluster_plan& plan) {
                           {"cores", n.cores},
                           {"first_rank", n.first_rank},
                           {"ranks", n.ranks}});
+  j["gateways"] = {{"replicas", t.gateway.replicas}, {"bind", t.gateway.bind},
+                   {"http", t.gateway.http_port},    {"share_port", t.gateway.share_port},
+                   {"admin", t.gateway.admin_port},  {"tls", t.gateway.tls()}};
   for (const auto& g : plan.groups)
     j["experts"].push_back({{"first_layer", g.first_layer},
                             {"layers", g.layers},

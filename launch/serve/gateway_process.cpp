@@ -125,7 +125,19 @@ result<void> gateway_host::start_http(const std::vector<int>& sockets) {
   return {};
 }
 
-result<void> gateway_host::start_admin(const std::vector<int>& /*sockets*/) {
+result<void> gateway_host::start_admin(const std::vector<int>& sockets) {
+  if (sockets.empty())
+    return {}; // of the first gateway only
+  auto& c = *context_;
+  serve::admin_listener_options o;
+  o.listening = sockets;
+  o.port = static_cast<std::uint16_t>(c.boot.gateway->admin_port);
+  o.prefix = c.prefix();
+  o.topology = c.config.name;
+  o.model = c.config.gateway.model_names.front();
+  o.compat_metrics = c.config.gateway.compat_metrics;
+  o.metrics = metrics_;
+  DI_TRY(admin_, serve::admin_listener::start(*c.office, std::move(o)));
   return {};
 }
 
@@ -202,6 +214,8 @@ void gateway_host::stop() {
   }
   if (http_)
     http_->stop(200ms);
+  if (admin_)
+    admin_->stop(50ms);
 }
 
 int gateway_process(child_context& c, end_latch& latch) {
