@@ -170,7 +170,7 @@ def in_the_background(s):
     done = s.until("it is complete", lambda: (now := show(s, r["id"]))["status"] not in ("queued", "in_progress") and now)
     expect(plain(done) == plain(final) and done["status"] == "incomplete", (done["status"], final["status"]))
     st = s.stream(PATH, {**body, "stream": True}, headers=ALICE)
-    first = [e for e, _ in zip(st, range(5))]
+    first = [e for _, e in zip(range(5), st)]
     st.close()  # it goes on without its client
     name = first[0].json()["response"]["id"]
     rest = read(again(s, f"{name}?stream=true&starting_after=4"))
