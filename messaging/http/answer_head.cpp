@@ -13,11 +13,7 @@ namespace di::http {
 namespace {
 
 bool token(std::string_view name) noexcept {
-  constexpr std::string_view marks = "!#$%&'*+-.^_`|~";
-  return !name.empty() && std::all_of(name.begin(), name.end(), [&](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
-           || marks.find(c) != marks.npos;
-  });
+  return !name.empty() && std::all_of(name.begin(), name.end(), token_char);
 }
 
 bool of_server(std::string_view name) noexcept {

@@ -2,6 +2,8 @@
 // Finds the end of a request's header, line by line.
 #include "messaging/http/head_scanner.hpp"
 
+#include "messaging/http/request.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,12 +14,6 @@ namespace {
 
 /// [bytes] of a method; longer ones are no HTTP.
 constexpr std::size_t method_bytes_max = 32;
-
-bool token_char(char c) noexcept {
-  constexpr std::string_view marks = "!#$%&'*+-.^_`|~";
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
-         || marks.find(c) != marks.npos;
-}
 
 } // namespace
 

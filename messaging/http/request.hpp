@@ -47,6 +47,12 @@ private:
 /// ASCII comparison without case, as for header names.
 bool same_name(std::string_view a, std::string_view b) noexcept;
 
+/// A character of names and methods (RFC 9110 5.6.2).
+bool token_char(char c) noexcept;
+
+/// Without the blanks and tabs around it.
+std::string_view trimmed(std::string_view text) noexcept;
+
 /// Percent-decodes; nullopt if an escape is broken. `plus_is_blank`: as in queries.
 std::optional<std::string> percent_decode(std::string_view text, bool plus_is_blank = false);
 

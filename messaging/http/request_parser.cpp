@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that sees Beast: it takes heads apart and decodes bodies; what it lets pass too
-// kindly is refused here.
+// The one place that sees Beast: it takes heads apart; what it lets pass too kindly is refused
+// here.
 #include "messaging/http/request_parser.hpp"
+
+#include "messaging/http/body_decoder.hpp"
 
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
@@ -19,11 +21,6 @@ namespace {
 
 /// [bytes] of empty lines before a request that are forgiven (RFC 9112 2.2).
 constexpr std::size_t empty_line_bytes_max = 16;
-/// [bytes] of one chunk's size line with its extensions.
-constexpr std::size_t chunk_line_bytes_max = 4u << 10;
-/// [bytes] "0\r\n\r\n", the shortest rest of a chunked body. With less there is nothing to decide,
-/// and Beast asserts that it never looks at less a second time.
-constexpr std::size_t chunked_rest_bytes_min = 5;
 /// [bytes] reserved for a body at once; Content-Length is only a promise.
 constexpr std::size_t body_reserve_bytes_max = 64u << 10;
 
@@ -51,29 +48,19 @@ private:
     if (++fields_ > fields_max_)
       ec = beast::http::make_error_code(beast::http::error::header_limit);
     else
-      (head_ ? into_.trailers : into_.headers)
-          .add(std::string{name.data(), name.size()}, std::string{value.data(), value.size()});
+      into_.headers.add(std::string{name.data(), name.size()},
+                        std::string{value.data(), value.size()});
   }
-  void on_header_impl(error_code&) override { head_ = true; }
-  void on_body_init_impl(const boost::optional<std::uint64_t>& length, error_code&) override {
-    into_.body.reserve(static_cast<std::size_t>(
-        std::min<std::uint64_t>(length.value_or(0), body_reserve_bytes_max)));
-  }
-  std::size_t on_body_impl(text part, error_code&) override {
-    into_.body.append(part.data(), part.size());
-    return part.size();
-  }
+  void on_header_impl(error_code&) override {}
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code&) override {}
+  std::size_t on_body_impl(text, error_code&) override { return 0; }
   void on_chunk_header_impl(std::uint64_t, text, error_code&) override {}
-  std::size_t on_chunk_body_impl(std::uint64_t, text part, error_code&) override {
-    into_.body.append(part.data(), part.size());
-    return part.size();
-  }
+  std::size_t on_chunk_body_impl(std::uint64_t, text, error_code&) override { return 0; }
   void on_finish_impl(error_code&) override {}
 
   request& into_;
   std::size_t fields_max_;
   std::size_t fields_ = 0;
-  bool head_ = false;
 };
 
 } // namespace
@@ -86,8 +73,8 @@ struct request_parser::impl {
   request message;
   parse_refusal refusal;
   std::optional<head_scanner> scanner;
-  std::optional<beast_parser> parser;
-  bool head_done = false, expects_continue = false, chunked = false;
+  body_decoder body = body_decoder::of_length(0);
+  bool head_done = false, expects_continue = false;
   std::size_t empty_line_bytes = 0;
 
   step refuse(int status, std::string code, std::string detail) {
@@ -97,7 +84,7 @@ struct request_parser::impl {
   step feed_head(std::string_view input, std::size_t& consumed);
   step take_head(std::string_view head);
   step head_error(std::string_view head, const beast::error_code& error);
-  step check_framing();
+  step check_framing(std::optional<std::uint64_t> length);
   step check_target();
   step feed_body(std::string_view input, std::size_t& consumed);
 };
@@ -113,8 +100,7 @@ void request_parser::begin(const limits& bounds, bool length_required) {
   m.message = request{};
   m.refusal = {};
   m.scanner.emplace(bounds);
-  m.parser.reset();
-  m.head_done = m.expects_continue = m.chunked = false;
+  m.head_done = m.expects_continue = false;
   m.empty_line_bytes = 0;
 }
 
@@ -136,7 +122,7 @@ bool request_parser::keeps_alive() const noexcept {
                       : !m.headers.has_token("connection", "close");
 }
 bool request_parser::has_body() const noexcept {
-  return impl_->head_done && !impl_->parser->is_done();
+  return impl_->head_done && !impl_->body.done();
 }
 
 step request_parser::feed(std::string_view input, std::size_t& consumed) {
@@ -167,18 +153,19 @@ step request_parser::impl::feed_head(std::string_view input, std::size_t& consum
 }
 
 step request_parser::impl::take_head(std::string_view head) {
-  parser.emplace(message, bounds.header_fields);
+  beast_parser parser{message, bounds.header_fields};
   beast::error_code error;
   std::size_t at = 0;
-  while (at < head.size() && !parser->is_header_done() && !error)
-    at += parser->put({head.data() + at, head.size() - at}, error);
-  if (error || !parser->is_header_done() || at != head.size())
+  while (at < head.size() && !parser.is_header_done() && !error)
+    at += parser.put({head.data() + at, head.size() - at}, error);
+  if (error || !parser.is_header_done() || at != head.size())
     return head_error(head, error);
   if (const step s = check_target(); s == step::refused)
     return s;
-  if (const step s = check_framing(); s == step::refused)
+  const auto length = parser.content_length();
+  if (const step s = check_framing(length ? std::optional{*length} : std::nullopt);
+      s == step::refused)
     return s;
-  parser->body_limit(bounds.body_bytes); // counts down over the chunks
   head_done = true;
   return step::head;
 }
@@ -205,7 +192,7 @@ step request_parser::impl::head_error(std::string_view head, const beast::error_
 }
 
 /// The length of the body must be beyond doubt (RFC 9112 6.1 and 6.3), the host named once.
-step request_parser::impl::check_framing() {
+step request_parser::impl::check_framing(std::optional<std::uint64_t> length) {
   const auto& h = message.headers;
   const auto lengths = h.count("content-length"), codings = h.count("transfer-encoding");
   if (lengths > 1 || h.get("content-length").find(',') != std::string_view::npos)
@@ -215,7 +202,7 @@ step request_parser::impl::check_framing() {
                   "Transfer-Encoding comes twice or beside Content-Length");
   if (codings == 1 && message.minor == 0)
     return refuse(400, "bad_transfer_encoding", "Transfer-Encoding in an HTTP/1.0 request");
-  chunked = codings == 1;
+  const bool chunked = codings == 1;
   if (chunked && !same_name(h.get("transfer-encoding"), "chunked"))
     return refuse(501, "unknown_transfer_coding", "the only transfer coding known is chunked");
   if (h.count("host") > 1 || (message.minor > 0 && !h.has("host")))
@@ -225,7 +212,7 @@ step request_parser::impl::check_framing() {
   if (!message.length_given && (length_required || message.minor == 0)
       && (m == "POST" || m == "PUT" || m == "PATCH"))
     return refuse(411, "length_required", fmt::format("{} needs a Content-Length", m));
-  if (const auto length = parser->content_length(); length && *length > bounds.body_bytes)
+  if (length && *length > bounds.body_bytes)
     return refuse(
         413, "body_too_large",
         fmt::format("the body has {} bytes, at most {} are taken", *length, bounds.body_bytes));
@@ -234,6 +221,9 @@ step request_parser::impl::check_framing() {
       return refuse(417, "bad_expectation", "the only expectation known is 100-continue");
     expects_continue = true;
   }
+  body = chunked ? body_decoder::of_chunks(bounds) : body_decoder::of_length(length.value_or(0));
+  message.body.reserve(static_cast<std::size_t>(
+      std::min<std::uint64_t>(length.value_or(0), body_reserve_bytes_max)));
   return step::head;
 }
 
@@ -268,36 +258,16 @@ step request_parser::impl::check_target() {
 }
 
 step request_parser::impl::feed_body(std::string_view input, std::size_t& consumed) {
-  const auto line_bytes_max = std::max(chunk_line_bytes_max, bounds.header_bytes);
-  beast::error_code error;
-  bool long_line = false; // a chunk's size line, or the last one with the trailers
-  const std::size_t least = chunked ? chunked_rest_bytes_min : 1;
-  while (!parser->is_done() && !error && input.size() - consumed >= least) {
-    const auto body_bytes = message.body.size();
-    const auto used = parser->put({input.data() + consumed, input.size() - consumed}, error);
-    consumed += used;
-    long_line =
-        long_line || (chunked && used - (message.body.size() - body_bytes) > line_bytes_max);
+  switch (body.feed(input, consumed, message)) {
+  case body_decoder::state::more:
+    return step::need_more;
+  case body_decoder::state::whole:
+    return step::done;
+  case body_decoder::state::refused:
+    break;
   }
-  if (error == beast::http::error::need_more) {
-    error = {};
-    long_line = long_line || (chunked && input.size() - consumed > line_bytes_max);
-  }
-  using e = beast::http::error;
-  if (error == e::body_limit)
-    return refuse(413, "body_too_large",
-                  fmt::format("the body has more than {} bytes", bounds.body_bytes));
-  if (error == e::header_limit)
-    return refuse(431, "too_many_headers",
-                  fmt::format("more than {} fields with the trailers", bounds.header_fields));
-  if (error)
-    return refuse(400, "bad_chunk",
-                  fmt::format("the chunked body is broken ({})", error.message()));
-  if (long_line)
-    return refuse(
-        431, "header_too_large",
-        fmt::format("a chunk's size line or the trailers have more than {} bytes", line_bytes_max));
-  return parser->is_done() ? step::done : step::need_more;
+  refusal = body.refusal();
+  return step::refused;
 }
 
 } // namespace di::http

@@ -220,7 +220,9 @@ TEST(request_parser, refuses_broken_chunks) {
   const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const std::string body :
        {"x\r\n", "-1\r\n", "5\r\nhelloXX0\r\n", "5\nhello\r\n", "\r\n", "5 x\r\nhello\r\n",
-        "0\r\nContent-Length: 5\r\n\r\n", "0\r\nNoColon\r\n\r\n", "0x5\r\nhello\r\n\r\n"})
+        "0\r\nContent-Length: 5\r\n\r\n", "0\r\nNoColon\r\n\r\n", "0x5\r\nhello\r\n",
+        "5 \r\nhello\r\n", "5;a=\"\x01\r\nhello\r\n", "00000000000000005\r\nhello\r\n",
+        "5\r\nhellohello\r\n"})
     EXPECT_EQ(refused(head + body + "0\r\n\r\n"), 400) << body;
 }
 
