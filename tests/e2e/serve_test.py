@@ -123,7 +123,7 @@ def back_to_a_stream(s):
     for cut in (1, 2, 17, 60):
         key = {"Idempotency-Key": f"return-{cut}"}
         st = s.stream(chat, {**body, "stream": True}, headers=key)
-        seen = [e for e, _ in zip(st, range(cut))]
+        seen = [e for _, e in zip(range(cut), st)]
         st.close()
         rest = streamed(s, chat, body, headers={"Last-Event-ID": seen[-1].id})
         got = [e.data.replace(seen[0].json()["id"], "ID") if e.data != "[DONE]" else e.data for e in seen + rest]
@@ -137,7 +137,7 @@ def back_at_another_gateway(s):
     body = ask_chat(max_tokens=300, ignore_eos=True)
     want = streamed(s, chat, body, gateway=1)
     first = s.stream(chat, {**body, "stream": True}, gateway=0)
-    seen = [e for e, _ in zip(first, range(40))]
+    seen = [e for _, e in zip(range(40), first)]
     os.kill(s.processes()["gateway 0"], signal.SIGKILL)
     try:
         seen += list(first)
