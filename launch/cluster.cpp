@@ -47,7 +47,7 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
   for (const auto& id : ids_.ranks)
     ranks_.push_back({id, false, false, false, 0});
   for (const auto& id : ids_.gateways)
-    gateways_.push_back({id, false, false, 0, {}});
+    gateways_.push_back({id, false, false, 0, 0, {}});
 }
 
 int cluster::run() {
@@ -154,7 +154,7 @@ void cluster::on_exit(const std::string& child, exit_state state, const std::str
   if (rank)
     ranks_[*rank].running = false;
   if (gateway)
-    gateways_[*gateway].running = gateways_[*gateway].serving = false;
+    gateways_[*gateway].running = false;
   if (ending_)
     return stop_if_empty();
   const auto said = said_.find(child);

@@ -20,9 +20,11 @@ namespace {
 using clock = poll_loop::clock;
 using nlohmann::json;
 
-/// Lives of one gateway that may end within the span.
-constexpr std::size_t gateway_deaths_max = 5;
-constexpr std::chrono::minutes gateway_deaths_span{10};
+/// Deaths of one gateway within the span after which it starts again at once.
+constexpr std::size_t deaths_at_once = 5;
+constexpr std::chrono::minutes deaths_span{10};
+constexpr std::chrono::milliseconds hold_off{500}, hold_off_max{30'000}; ///< then; doubles
+constexpr std::uint32_t useless_lives_max = 5;
 constexpr std::string_view name_head = "gateway ";
 
 std::string dump(const json& j) {
@@ -116,6 +118,7 @@ void cluster::gateway_serves(std::uint32_t gateway) {
 void cluster::gateway_exited(std::uint32_t gateway, exit_state state, const std::string& reason) {
   remove_sockets(gateways_[gateway].id);
   if (draining_) {
+    gateways_[gateway].serving = false;
     if (!state.ok())
       log_.note(reason);
     return end_drained();
@@ -125,29 +128,42 @@ void cluster::gateway_exited(std::uint32_t gateway, exit_state state, const std:
   restart_gateway(gateway, reason);
 }
 
+/// One that has served is started again whatever happens, after a few deaths not at once: what
+/// kills it may come from a client. One that never comes so far has a defect.
 void cluster::restart_gateway(std::uint32_t gateway, const std::string& reason) {
   auto& lives = gateways_[gateway];
   const auto now = clock::now();
-  while (!lives.deaths.empty() && lives.deaths.front() + gateway_deaths_span < now)
+  lives.useless = std::exchange(lives.serving, false) ? 0 : lives.useless + 1;
+  if (lives.useless > useless_lives_max)
+    return end(exit_gave_up,
+               fmt::format("{}; {} lives of it ended before they served", reason, lives.useless));
+  while (!lives.deaths.empty() && lives.deaths.front() + deaths_span < now)
     lives.deaths.pop_front();
   lives.deaths.push_back(now);
-  if (lives.deaths.size() > gateway_deaths_max) {
-    const bool others = std::any_of(gateways_.begin(), gateways_.end(),
-                                    [](const gateway_lives& g) { return g.running; });
-    const auto words =
-        fmt::format("{}; it was the {}th time in 10 min", reason, lives.deaths.size());
-    return others && o_.config.gateway.share_port
-               ? log_.note(words + "; it stays away, others serve its port")
-               : end(exit_gave_up, words);
+  if (lives.deaths.size() <= deaths_at_once) {
+    log_.note(fmt::format("{}; starting it again", reason));
+    return start_gateway_again(gateway);
   }
+  const auto wait = std::min<std::chrono::milliseconds>(
+      hold_off * (1U << std::min<std::size_t>(lives.deaths.size() - deaths_at_once - 1, 8)),
+      hold_off_max);
+  log_.note(fmt::format("{}; it was the {}th time in 10 min: starting it again in {}", reason,
+                        lives.deaths.size(), format_time(wait)));
+  loop_.at(now + wait, [this, gateway] {
+    if (!ending_ && !draining_)
+      start_gateway_again(gateway);
+  });
+}
+
+void cluster::start_gateway_again(std::uint32_t gateway) {
+  auto& lives = gateways_[gateway];
   const auto started = [&]() -> result<void> {
     DI_TRY(lives.id,
            next_life(lives.id, o_.plan.tcp, dir_.path(), fmt::format("gateway{}", gateway)));
     return start_gateway(gateway);
   }();
   if (!started.ok())
-    return end(exit_gave_up, fmt::format("{}; {}", reason, started.error().what));
-  log_.note(fmt::format("{}; starting it again", reason));
+    end(exit_gave_up, fmt::format("{}: {}", gateway_name(gateway), started.error().what));
 }
 
 void cluster::drain_gateways(const std::string& why) {

@@ -40,6 +40,7 @@ struct gateway_lives {
   bool running = false;
   bool serving = false; ///< this life said that it answers requests
   std::uint32_t started = 0;
+  std::uint32_t useless = 0;                       ///< lives in a row that ended before they served
   std::deque<poll_loop::clock::time_point> deaths; ///< within the budget's span
 };
 
@@ -91,6 +92,7 @@ private:
   void gateway_serves(std::uint32_t gateway);
   void gateway_exited(std::uint32_t gateway, exit_state state, const std::string& reason);
   void restart_gateway(std::uint32_t gateway, const std::string& reason);
+  void start_gateway_again(std::uint32_t gateway);
   void drain_gateways(const std::string& why);
   void end_drained();
   void reload();

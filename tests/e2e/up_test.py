@@ -240,6 +240,96 @@ def serves_with_several_gateways(share):
     up.remove()
 
 
+def cuts_off_what_outlasts_the_drain():
+    up = Up(dilaunch, local2, sets=("supervisor.drain_timeout=300ms",))
+    stream = Stream(up, body=chat_body("Tell a story.", max_tokens=3000, ignore_eos=True))
+    stream.next()
+    began = time.monotonic()
+    code, last = up.end()
+    expect(code == 0 and time.monotonic() - began < 8, f"{code} after {time.monotonic() - began} s: {last}")
+    expect(b"cut off" in up.err, "no word of the streams that were cut off", up)
+    up.remove()
+
+
+def ends_while_it_starts():
+    up = Up(dilaunch, local2, ready=False)
+    until(lambda: "control" in up.processes(), 20, 0.005)
+    code, last = up.end()
+    expect(code == 0 and ("stopped by signal 15 while it started" in last or not last.startswith("dilaunch:")), f"{code}: {last}")
+    expect(not up.leftovers(), f"left behind: {up.leftovers()}")
+    up.remove()
+
+
+def starts_a_gateway_again_and_again():
+    """What kills a gateway may come from a client: it never costs the ranks."""
+    up = Up(dilaunch, local2)
+    ranks = {k: v for k, v in up.processes().items() if k.startswith("rank")}
+    for n in range(7):
+        os.kill(up.processes()["gateway 0"], signal.SIGKILL)
+        until(lambda: (lambda g: g["state"] == "serving" and g["starts"] == n + 2)(json.loads(up.say("status", "--json"))["gateways"][0]), 20)
+    up.until(lambda r: b"it was the 7th time in 10 min: starting it again in 1" in r.err, 5)
+    expect({k: v for k, v in up.processes().items() if k.startswith("rank")} == ranks, "ranks were touched")
+    expect(up.chat("What is 2 plus 3?")[0] == 200, "an answer")
+    code, last = up.end()
+    expect(code == 0, f"{code}: {last}")
+    up.remove()
+
+
+def speaks_tls(home):
+    import ssl
+    import urllib.request
+
+    cert, key = home + "/cert.pem", home + "/key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    up = Up(dilaunch, local2, sets=(f"gateway.tls.cert={cert}", f"gateway.tls.key={key}"))
+    expect(up.url.startswith("https://localhost:"), up.url)
+    trusted = ssl.create_default_context(cafile=cert)
+    with urllib.request.urlopen(up.url + "/health", context=trusted, timeout=20) as r:
+        expect(r.status == 200, "health over TLS")
+    ask = urllib.request.Request(up.url + "/v1/chat/completions", json.dumps(chat_body("What is 2 plus 3?")).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(ask, context=trusted, timeout=20) as r:
+        expect(json.load(r)["choices"], "a chat over TLS")
+    with open(key, "w") as f:
+        f.write("broken")
+    up.p.send_signal(signal.SIGHUP)
+    up.until(lambda r: b"reload:" in r.err and b"key.pem" in r.err, 10)
+    with urllib.request.urlopen(up.url + "/health", context=trusted, timeout=20) as r:
+        expect(r.status == 200, "the old certificate goes on")
+    expect(up.end()[0] == 0, "its end")
+    up.remove()
+    refused((local2, "--set", f"gateway.tls.cert={cert}", "--set", f"gateway.tls.key={key}", "--set", "cluster.ports.http=0", "--set", "cluster.ports.admin=0"), "gateway.tls")
+
+
+def keeps_responses_over_runs(home):
+    journal = home + "/journal"
+    up = Up(dilaunch, local2, args=("--journal", journal))
+    status, _, made = up.ask("POST", "/v1/responses", {"model": "demo", "input": "What is 2 plus 3?", "temperature": 0, "max_output_tokens": 24})
+    expect(status == 200, f"{status} {made}")
+    second = subprocess.run([dilaunch, "up", local2, "--journal", journal, "--set", "cluster.ports.http=0", "--set", "cluster.ports.admin=0"], capture_output=True, text=True, timeout=60)
+    expect(second.returncode in (2, 3) and journal in second.stderr, f"a second run at the same journal: {second}")
+    expect(up.end()[0] == 0, "its end")
+    up.remove()
+    up = Up(dilaunch, local2, args=("--journal", journal))
+    status, _, kept = up.ask("GET", f"/v1/responses/{made['id']}")
+    expect(status == 200 and kept["output"] == made["output"], f"{status} {kept}\nwas {made}")
+    expect(up.chat("What is 2 plus 3?")[0] == 200, "a request after the second start")
+    expect(up.end()[0] == 0, "its end")
+    up.remove()
+    batch = subprocess.run([dilaunch, "run", local2, "--prompts", "/dev/null", "--resume", journal], capture_output=True, text=True, timeout=60)
+    expect(batch.returncode == 2 and "another prompts file" in batch.stderr, f"a batch at the journal of a server: {batch}")
+
+
+def serves_two_nodes():
+    up = Up(dilaunch, f"{source}/launch/topologies/two_nodes.yaml", sets=("cluster.launcher=local", "cluster.ports.base=0"))
+    expect({k.split()[0] for k in up.processes()} == {"control", "rank", "gateway", "node"}, f"{up.processes()}")
+    expect(up.chat("What is 2 plus 3?")[0] == 200, "an answer")
+    pids = list(up.processes().values())
+    code, last = up.end()
+    expect(code == 0, f"{code}: {last}")
+    nothing_left(up, pids)
+    up.remove()
+
+
 def goes_to_the_background(home):
     runtime = home + "/background"
     os.mkdir(runtime, 0o700)
@@ -283,6 +373,17 @@ def main():
     if wanted("several"):
         serves_with_several_gateways("true")
         serves_with_several_gateways("false")
+    if wanted("ends"):
+        cuts_off_what_outlasts_the_drain()
+        ends_while_it_starts()
+    if wanted("again"):
+        starts_a_gateway_again_and_again()
+    if wanted("tls"):
+        speaks_tls(home)
+    if wanted("journal"):
+        keeps_responses_over_runs(home)
+    if wanted("nodes"):
+        serves_two_nodes()
     if wanted("background"):
         goes_to_the_background(home)
     print("ok")
