@@ -13,6 +13,7 @@ namespace {
 using engine::json;
 
 constexpr std::size_t page_max = 100;
+constexpr std::size_t metadata_max = 16, metadata_key_max = 64, metadata_value_max = 512;
 
 const json* given(const json& body, std::string_view key) {
   const auto at = body.find(key);
@@ -26,6 +27,22 @@ std::optional<api_error> read_flag(const json& body, std::string_view key, bool&
   if (!value->is_boolean())
     return bad_field(std::string{key}, fmt::format("{} is true or false", key));
   into = value->get<bool>();
+  return std::nullopt;
+}
+
+std::optional<api_error> check_metadata(const json& body) {
+  const json* const metadata = given(body, "metadata");
+  if (metadata == nullptr)
+    return std::nullopt;
+  if (!metadata->is_object() || metadata->size() > metadata_max)
+    return bad_field("metadata",
+                     fmt::format("metadata is an object of at most {} texts", metadata_max));
+  for (const auto& [key, value] : metadata->items())
+    if (key.size() > metadata_key_max || !value.is_string()
+        || value.get_ref<const std::string&>().size() > metadata_value_max)
+      return bad_field("metadata",
+                       fmt::format("metadata has keys of at most {} bytes and texts of at most {}",
+                                   metadata_key_max, metadata_value_max));
   return std::nullopt;
 }
 
@@ -101,6 +118,8 @@ std::variant<keeping, api_error> read_keeping(const json& body) {
   for (auto no : {read_flag(body, "store", k.store), read_flag(body, "background", k.background)})
     if (no)
       return *no;
+  if (auto no = check_metadata(body))
+    return *no;
   if (k.background && !k.store)
     return bad_field("background", "a background response must be stored: store is false");
   if (const json* const previous = given(body, "previous_response_id")) {
@@ -115,6 +134,16 @@ std::variant<keeping, api_error> read_keeping(const json& body) {
                                    "go on with a stored response",
                                    field));
   return k;
+}
+
+std::vector<std::string> unused_fields(const json& body) {
+  std::vector<std::string> out;
+  if (const json* const how = given(body, "truncation"); how != nullptr && *how != "disabled")
+    out.emplace_back("truncation is not supported: a conversation that is too long is refused");
+  for (const char* const field : {"context_management", "max_tool_calls"})
+    if (given(body, field))
+      out.push_back(fmt::format("{} is ignored", field));
+  return out;
 }
 
 json input_as_items(const json& input, std::uint64_t seed) {

@@ -37,6 +37,9 @@ struct keeping {
 /// A 400 names the field: of a wrong type, in conflict with another, or of what is not built.
 std::variant<keeping, api_error> read_keeping(const engine::json& body);
 
+/// Fields that are taken and change nothing, one sentence each.
+std::vector<std::string> unused_fields(const engine::json& body);
+
 /// `input` of a body as items: a text is a message of the user; texts inside messages are parts;
 /// items without an id get one.
 /// @param seed  of the ids

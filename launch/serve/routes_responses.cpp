@@ -46,6 +46,8 @@ json queued_response(const engine::answer_recipe& recipe) {
   return body;
 }
 
+void show_found(service& home, const call_ptr& c, const public_id& id);
+
 void start_background(service& home, making_ptr m, generation g) {
   auto recipe = g.recipe;
   m->c->record.prompt_tokens = g.prompts.at(0).size();
@@ -57,6 +59,8 @@ void start_background(service& home, making_ptr m, generation g) {
       const auto& id = std::get<public_id>(told);
       m->c->record.public_id = recipe.id = id.text();
       m->c->record.request = id.request;
+      if (!m->c->asked.headers.get("idempotency-key").empty()) // perhaps begun before
+        return show_found(home, m->c, id);
       home.answer(*m->c, 200, dump(queued_response(recipe)));
     });
   });
@@ -96,6 +100,8 @@ void generate(service& home, making_ptr m) {
   }
   for (const json& item : own)
     m->kept.items.push_back(item);
+  for (std::string& unused : unused_fields(m->body))
+    c.warnings.push_back(std::move(unused));
   json echo = repeated_fields(m->body, m->how);
   auto custom = custom_tool_names(m->body);
   auto made = make_generation(home, c, api::responses, std::move(m->body));
@@ -108,6 +114,8 @@ void generate(service& home, making_ptr m) {
   g.recipe.custom_tools = std::move(custom);
   keep(home, *m, g);
   std::string{}.swap(c.asked.body);
+  if (dump(g.recipe.echo).size() > kept_bytes_max)
+    return home.refuse(c, make_error(400, "fields that a response repeats are too large"));
   if (m->how.background) {
     const auto most = home.settings()->timeouts.request_ms;
     g.detached_ms = std::max(g.detached_ms, most > 0 ? most : background_ms);
@@ -223,6 +231,17 @@ json shown(const service& home, const found_response& f) {
   return body;
 }
 
+void show_found(service& home, const call_ptr& c, const public_id& id) {
+  look_up(home, c, id, [&home, c, id](std::variant<found_request, api_error> found) {
+    if (const auto* no = std::get_if<api_error>(&found))
+      return home.refuse(*c, *no);
+    auto& [note, record] = std::get<found_request>(found);
+    auto kept = stored_response::from_json(note.extra).value_or(stored_response{});
+    home.answer(*c, 200,
+                dump(shown(home, {id, std::move(note), std::move(kept), std::move(record)})));
+  });
+}
+
 /// The number of the last event that a client has, from the query or the header.
 std::variant<std::uint64_t, api_error> events_seen(const call& c, const public_id& id) {
   if (const auto last = c.asked.headers.get("last-event-id"); !last.empty()) {
@@ -310,6 +329,22 @@ void list_input(service& home, call_ptr c) {
                 });
 }
 
+/// [tokens] that a request would bring, without computing it.
+void count_input(service& home, call_ptr c) {
+  auto body = read_body(home, *c);
+  if (const auto* no = std::get_if<api_error>(&body))
+    return home.refuse(*c, *no);
+  const auto prepared =
+      engine::prepare_request(api::responses, std::get<json>(body), home.rules(false));
+  if (const auto* no = std::get_if<engine::request_error>(&prepared))
+    return home.refuse(*c, to_api_error(*no));
+  const auto ids =
+      engine::encode_segments(std::get<engine::prepared_request>(prepared).segments, *home.words());
+  if (!ids)
+    return home.refuse(*c, from_cluster(ec::internal, ids.error().what, 0));
+  home.answer(*c, 200, dump({{"object", "response.input_tokens"}, {"input_tokens", ids->size()}}));
+}
+
 } // namespace
 
 void add_responses_routes(router& to, service& home) {
@@ -322,6 +357,7 @@ void add_responses_routes(router& to, service& home) {
           [&home, handle](call_ptr c) { handle(home, std::move(c)); }, options);
   };
   add("POST", "", create);
+  add("POST", "/input_tokens", count_input);
   add("GET", "/{id}", show);
   add("DELETE", "/{id}", drop);
   add("POST", "/{id}/cancel", cancel);

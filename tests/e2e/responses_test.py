@@ -6,9 +6,12 @@ responses_test.py <dilaunch> <source folder> [NAME...]
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
 
+from cluster_run import Run
 from served import Served, expect
 
 dilaunch, source = sys.argv[1:3]
@@ -208,6 +211,73 @@ def of_another_tenant_nothing(s):
     expect(s.ask("GET", f"{PATH}/{r['id']}").status == 401, "without a key")
 
 
+def kept_over_deaths(s):
+    """A stored response is the same after a gateway and control died; one in the background goes on with the same bytes."""
+    r = make(s, asking("My name is Ann.", di_forced_text="Hello Ann"))
+    body = asking(max_output_tokens=1500, ignore_eos=True, background=True)
+    want = None
+    for victim in (None, "gateway 0", "control"):
+        name = make(s, body)["id"]
+        if victim:
+            s.until("it is at work", lambda: show(s, name)["output"])
+            os.kill(Run.processes(s)[victim], signal.SIGKILL)
+        done = s.until("it is complete", lambda: (now := patient(s, name))["status"] == "incomplete" and now, 60)
+        want = want or text_of(done)
+        expect(len(want) > 500 and text_of(done) == want, f"other text after the death of {victim}")
+        expect(patient(s, r["id"]) == r, f"another response after the death of {victim}")
+        after = make(s, asking("And my name?", previous_response_id=r["id"], max_output_tokens=4))
+        expect(after["usage"]["input_tokens"] > r["usage"]["input_tokens"], after)
+
+
+def patient(s, path):
+    """GET that waits while a process is away."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            a = s.ask("GET", f"{PATH}/{path}", headers=ALICE)
+            if a.status < 500:
+                expect(a.status == 200, f"{path}: {a.status} {a.body[:400]}")
+                return a.json()
+        except OSError:
+            pass
+        expect(time.monotonic() < end, f"{path} is not shown for 30 s")
+        time.sleep(0.05)
+
+
+def once_with_a_key(s):
+    for more in ({}, {"background": True}):
+        body, who = asking(seed=None, **more), {**ALICE, "Idempotency-Key": f"once-{len(more)}"}
+        first, again_ = make(s, body, who=who), make(s, body, who=who)
+        expect(first["id"] == again_["id"], (first["id"], again_["id"]))
+        expect(make(s, asking("Other.", seed=None, **more), who=who, status=422)["error"]["code"] == "idempotency_key_reused", "another body")
+
+
+def small_things(s):
+    a = s.post(PATH, asking(truncation="auto", max_tool_calls=2, metadata={"k": "v"}, nonsense=1), headers=ALICE)
+    expect(a.status == 200 and a.json()["metadata"] == {"k": "v"}, a.body[:400])
+    said = a.headers["x-di-warnings"]
+    expect("truncation" in said and "max_tool_calls" in said and "nonsense" in said, said)
+    counted = make(s, {"model": "demo", "input": "Tell a story.", "reasoning": {"effort": "none"}}, path=PATH + "/input_tokens")
+    expect(counted == {"object": "response.input_tokens", "input_tokens": a.json()["usage"]["input_tokens"]}, counted)
+    large = make(s, asking([{"type": "of_the_future", "data": "x" * 1_500_000}, {"role": "user", "content": "Hi"}]))
+    expect(large["store"] is False, "kept though it is too large")
+    show(s, large["id"], status=404)
+    expect(make(s, asking(metadata={"k": "x" * 10**6}), status=400)["error"]["param"] == "metadata", "large metadata")
+
+
+def what_is_kept_is_bounded():
+    """A time to live, and bytes: the oldest go first."""
+    with Served(dilaunch, f"{source}/launch/topologies/local1.yaml", sets=("gateway.model_names=[demo]", "gateway.stored_ttl=1s")) as s:
+        r = make(s, asking(max_output_tokens=2), who={})
+        show(s, r["id"], who={})
+        s.until("it is gone", lambda: s.ask("GET", f"{PATH}/{r['id']}").status == 404)
+    with Served(dilaunch, f"{source}/launch/topologies/local1.yaml", sets=("gateway.model_names=[demo]", "gateway.limits.stored_bytes=1MiB")) as s:
+        names = [make(s, asking([{"type": "of_the_future", "data": "x" * 200_000}, {"role": "user", "content": "Hi"}], max_output_tokens=2), who={})["id"] for _ in range(8)]
+        s.until("the oldest is gone", lambda: s.ask("GET", f"{PATH}/{names[0]}").status == 404)
+        found = [s.ask("GET", f"{PATH}/{n}").status for n in names]
+        expect(found[-1] == 200 and found == sorted(found, reverse=True), found)
+
+
 def refusals(s):
     for more, field in (({"store": 1}, "store"), ({"conversation": "c"}, "conversation"), ({"previous_response_id": {}}, "previous_response_id"), ({"prompt": {"id": "x"}}, "prompt")):
         expect(make(s, asking(**more), status=400)["error"]["param"] == field, more)
@@ -220,7 +290,8 @@ def main():
     keys = home + "/keys.yaml"
     with open(keys, "w") as f:
         f.write("keys:\n  - {key: sk-alice-key, tenant: alice}\n  - {key: sk-bobs-key, tenant: bob}\n")
-    tests = (streams_and_wholes_are_equal, not_kept, conversations, pages, back_to_a_stream, in_the_background, gone_when_deleted, of_another_tenant_nothing, refusals)
+    tests = (streams_and_wholes_are_equal, not_kept, conversations, pages, back_to_a_stream, in_the_background, gone_when_deleted, of_another_tenant_nothing, once_with_a_key, small_things,
+             refusals, kept_over_deaths)
     wrong = []
     with Served(dilaunch, f"{source}/launch/topologies/local1.yaml", sets=("gateway.model_names=[demo]", f"gateway.keys_file={keys}")) as s:
         for test in tests:
@@ -232,6 +303,12 @@ def main():
             except (AssertionError, KeyError, TypeError, IndexError, ValueError, OSError) as e:
                 wrong.append(test.__name__)
                 print(f"{test.__name__}: WRONG: {type(e).__name__}: {str(e)[:1500]}", flush=True)
+    if not sys.argv[3:] or what_is_kept_is_bounded.__name__ in sys.argv[3:]:
+        try:
+            what_is_kept_is_bounded()
+            print("what_is_kept_is_bounded: ok")
+        except (AssertionError, KeyError, TypeError, IndexError, ValueError, OSError) as e:
+            wrong.append(f"what_is_kept_is_bounded: {str(e)[:1500]}")
     os.remove(keys)
     os.rmdir(home)
     sys.exit(f"wrong: {wrong}" if wrong else 0)

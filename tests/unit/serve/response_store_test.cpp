@@ -36,6 +36,21 @@ TEST(response_store, refuses_what_it_cannot_keep_and_names_the_field) {
   EXPECT_TRUE(std::holds_alternative<keeping>(read_keeping(json{{"conversation", nullptr}})));
 }
 
+TEST(response_store, bounds_metadata_and_names_what_changes_nothing) {
+  EXPECT_TRUE(refused(read_keeping(json{{"metadata", "x"}}), "metadata"));
+  EXPECT_TRUE(refused(read_keeping(json{{"metadata", {{"a", 1}}}}), "metadata"));
+  EXPECT_TRUE(
+      refused(read_keeping(json{{"metadata", {{"a", std::string(513, 'x')}}}}), "metadata"));
+  json many = json::object();
+  for (int i = 0; i < 17; ++i)
+    many[std::to_string(i)] = "x";
+  EXPECT_TRUE(refused(read_keeping(json{{"metadata", many}}), "metadata"));
+  EXPECT_TRUE(std::holds_alternative<keeping>(
+      read_keeping(json{{"metadata", {{"a", std::string(512, 'x')}}}})));
+  EXPECT_EQ(unused_fields(json{{"truncation", "auto"}, {"max_tool_calls", 3}}).size(), 2U);
+  EXPECT_TRUE(unused_fields(json{{"truncation", "disabled"}, {"max_tool_calls", nullptr}}).empty());
+}
+
 TEST(response_store, makes_items_of_a_text_and_of_short_messages) {
   const json one = input_as_items("hi", 1);
   ASSERT_EQ(one.size(), 1U);
