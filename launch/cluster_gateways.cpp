@@ -134,7 +134,7 @@ void cluster::restart_gateway(std::uint32_t gateway, const std::string& reason) 
   auto& lives = gateways_[gateway];
   const auto now = clock::now();
   lives.useless = std::exchange(lives.serving, false) ? 0 : lives.useless + 1;
-  if (lives.useless > useless_lives_max)
+  if (lives.useless >= useless_lives_max)
     return end(exit_gave_up,
                fmt::format("{}; {} lives of it ended before they served", reason, lives.useless));
   while (!lives.deaths.empty() && lives.deaths.front() + deaths_span < now)

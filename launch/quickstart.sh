@@ -32,6 +32,8 @@ cat <<TEXT
 The answers are in out/quickstart.jsonl, the logs of every process in out/log/.
 
 Try next:
+  build-release/launch/dilaunch up --topology launch/topologies/local4.yaml         serve it: http://localhost:8000
+  build-release/launch/dilaunch chat --url http://localhost:8000                    and talk to it, in another terminal
   build-release/launch/dilaunch plan --topology launch/topologies/local4.yaml       who runs where, memory per rank
   build-release/launch/dilaunch run --topology launch/topologies/local8.yaml --prompts launch/models/quickstart.jsonl
   build-release/launch/dilaunch explain roles.decode.ep                             what a topology key means

@@ -150,6 +150,8 @@ def keeps_a_stream_while_control_dies(up, whole):
         stream.next()
     control = up.processes()["control"]
     os.kill(control, signal.SIGKILL)
+    status, _, body = up.chat("What is 2 plus 3?")  # waits for the next life of control
+    expect(status == 200, f"a request while control is away: {status} {body}")
     stream.rest_of_it()
     expect(stream.events[-1][2] == "[DONE]", f"the last event: {stream.events[-1]}")
     expect(stream.text() == whole, "other text than undisturbed")
