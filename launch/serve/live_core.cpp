@@ -83,6 +83,7 @@ void live_core::log(std::string kind, std::string text) {
 
 void live_core::update(const cluster_reading& now, std::int64_t wall_ms, std::int64_t steady_ms) {
   wall_ms_ = wall_ms;
+  const std::uint64_t before = last_;
   if (now.keeper.has_value() != control_ || !any_) {
     control_ = now.keeper.has_value();
     if (!control_) {
@@ -94,6 +95,10 @@ void live_core::update(const cluster_reading& now, std::int64_t wall_ms, std::in
     }
     any_ = true;
   }
+  // It may be back before anyone asks: its counts begin anew.
+  if (last_ == before && now.counters && seen_.counters
+      && now.counters->samples < seen_.counters->samples)
+    log("control", "control was started again; ranks went on meanwhile");
   why_missing_ = now.missing;
   if (now.keeper) {
     if (seen_.keeper)

@@ -154,6 +154,20 @@ TEST(live_core, keeps_a_bounded_log_and_hands_it_out_in_parts) {
   EXPECT_EQ(c.events_json(400, 10).first, "[]");
 }
 
+TEST(live_core, notices_a_control_that_was_back_before_anyone_asked) {
+  live_core c;
+  auto r = reading(1, {kept(0, "member")});
+  r.counters.emplace();
+  r.counters->samples = 40;
+  c.update(r, 0, 0);
+  r.counters->samples = 3;
+  c.update(r, 0, 500);
+  r.counters->samples = 4;
+  c.update(r, 0, 1'000);
+  EXPECT_EQ(texts(c, 1), std::vector<std::string>{
+                             "control: control was started again; ranks went on meanwhile"});
+}
+
 TEST(live_core, tells_moves_of_experts_from_counters) {
   live_core c;
   auto r = reading(1, {kept(0, "member")});
