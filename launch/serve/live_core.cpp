@@ -33,6 +33,15 @@ bool is_member(const proto::kept_rank& r) {
   return r.state == "member" || r.state == "draining";
 }
 
+/// "rank 3 (pid 7): killed by signal 9 (Killed); its last line: ..." without what everyone knows.
+std::string short_reason(const std::string& why) {
+  if (why.empty())
+    return "no reason known";
+  const auto begin = why.starts_with("rank ") ? why.find("): ") : std::string::npos;
+  const auto from = begin == std::string::npos ? 0 : begin + 3;
+  return why.substr(from, why.find("; its last line") - from);
+}
+
 json rank_json(const proto::kept_rank& r, const std::optional<proto::schedule>& s) {
   json one{{"rank", r.rank.v},     {"node", r.node.v},
            {"state", r.state},     {"deaths", r.deaths},
@@ -137,8 +146,7 @@ void live_core::compare_keeper(const proto::keeper_state& before, const proto::k
     if (!old)
       continue;
     if (r.deaths > old->deaths)
-      log("death", fmt::format("rank {} died: {}", r.rank.v,
-                               r.last_reason.empty() ? "no reason known" : r.last_reason));
+      log("death", fmt::format("rank {} died: {}", r.rank.v, short_reason(r.last_reason)));
     if (r.state != old->state)
       log("state", fmt::format("rank {} is {} (was {}){}", r.rank.v, r.state, old->state,
                                r.wait_ms > 0 ? fmt::format(", starts in {:.1f} s",

@@ -176,7 +176,7 @@ def live_page(up, picture):
                 up.chat(f"Tell story {n}.", max_tokens=200, ignore_eos=True)
             except (ConnectionError, OSError, TimeoutError):
                 pass
-    workers, browser = [threading.Thread(target=load, args=(n,)) for n in range(8)], Browser(height=900)
+    workers, browser = [threading.Thread(target=load, args=(n,)) for n in range(8)], Browser(height=800)
     try:
         for w in workers:
             w.start()
