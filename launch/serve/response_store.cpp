@@ -222,7 +222,8 @@ std::variant<json, api_error> page_of(const json& items, const page_query& page)
   if (page.newest_first)
     std::reverse(all.begin(), all.end());
   const auto id_of = [](const json& item) {
-    return item.is_object() ? item.value("id", std::string{}) : std::string{};
+    const json* const id = item.is_object() ? given(item, "id") : nullptr;
+    return id != nullptr && id->is_string() ? id->get<std::string>() : std::string{};
   };
   auto from = all.begin();
   if (!page.after.empty()) {

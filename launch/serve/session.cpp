@@ -332,7 +332,10 @@ void session::fail(const api_error& e) {
   for (auto& c : s.choices) {
     if (c.finished || !c.stream)
       continue;
-    send(&c, c.stream->fail({e.type, e.code, e.message}));
+    // A response that was cancelled is shown as GET shows it.
+    const bool cancelled = e.status == 499 && s.parts[c.part].recipe->protocol == api::responses;
+    send(&c, cancelled ? c.stream->finish(engine::answer_end::cancelled)
+                       : c.stream->fail({e.type, e.code, e.message}));
     break;
   }
   if (begin_stream()) {

@@ -3,6 +3,7 @@
 
 responses_test.py <dilaunch> <source folder> [NAME...]
 """
+import http.client
 import json
 import os
 import re
@@ -229,6 +230,35 @@ def kept_over_deaths(s):
         expect(after["usage"]["input_tokens"] > r["usage"]["input_tokens"], after)
 
 
+def a_stream_outlives_its_gateway(s):
+    body = asking(max_output_tokens=900, ignore_eos=True)
+    want = text_of(whole_and_sound(streamed(s, body)))
+    st = s.stream(PATH, {**body, "stream": True}, headers=ALICE)
+    first = [e for _, e in zip(range(40), st)]
+    os.kill(Run.processes(s)["gateway 0"], signal.SIGKILL)
+    try:
+        first += list(st)  # what was on the way
+    except (OSError, ValueError, http.client.HTTPException):
+        pass
+    expect(first[-1].json()["type"] == "response.output_text.delta", f"it was over before the gateway died: {first[-1].data[:200]}")
+    name, number = first[0].json()["response"]["id"], first[-1].json()["sequence_number"]
+    patient(s, name)
+    final = whole_and_sound(first + read(again(s, f"{name}?stream=true&starting_after={number}")))
+    expect(text_of(final) == want, "other text than undisturbed")
+    expect(plain(patient(s, name)) == plain(final), "another response than its stream told")
+
+
+def a_watched_one_is_cancelled(s):
+    r = make(s, asking(max_output_tokens=3000, ignore_eos=True, background=True))
+    st = again(s, f"{r['id']}?stream=true")
+    seen = [e for _, e in zip(range(8), st)]
+    show(s, r["id"] + "/cancel", method="POST")
+    seen += list(st)
+    st.close()
+    final = whole_and_sound(seen)
+    expect(final["status"] == "cancelled" and plain(final) == plain(show(s, r["id"])), final["status"])
+
+
 def patient(s, path):
     """GET that waits while a process is away."""
     end = time.monotonic() + 30
@@ -291,7 +321,7 @@ def main():
     with open(keys, "w") as f:
         f.write("keys:\n  - {key: sk-alice-key, tenant: alice}\n  - {key: sk-bobs-key, tenant: bob}\n")
     tests = (streams_and_wholes_are_equal, not_kept, conversations, pages, back_to_a_stream, in_the_background, gone_when_deleted, of_another_tenant_nothing, once_with_a_key, small_things,
-             refusals, kept_over_deaths)
+             refusals, a_watched_one_is_cancelled, kept_over_deaths, a_stream_outlives_its_gateway)
     wrong = []
     with Served(dilaunch, f"{source}/launch/topologies/local1.yaml", sets=("gateway.model_names=[demo]", f"gateway.keys_file={keys}")) as s:
         for test in tests:

@@ -75,9 +75,11 @@ TEST(response_store, makes_items_of_a_text_and_of_short_messages) {
 
 TEST(response_store, survives_items_of_any_shape) {
   for (const char* const text :
-       {"null", "7", "{}", "[null, 1, \"a\", [], {}]", R"([{"type":7,"role":[],"content":"a"}])",
+       {"null", "7", "{}", R"([{"role":[],"id":5}])", "[null, 1, \"a\", [], {}]",
+        R"([{"type":7,"role":[],"content":"a"}])",
         R"([{"type":"message","role":{},"content":"a"}])", R"([{"content":"a"}])"})
-    EXPECT_TRUE(input_as_items(json::parse(text), 1).is_array()) << text;
+    EXPECT_TRUE(std::holds_alternative<json>(page_of(input_as_items(json::parse(text), 1), {})))
+        << text;
   for (const char* const text : {"null", "7", "[]", "{}", R"({"store":1})"})
     EXPECT_FALSE(stored_response::from_json(json::parse(text))) << text;
 }
