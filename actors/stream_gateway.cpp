@@ -29,15 +29,16 @@ struct refuse_order {
 
 } // namespace
 
-desk_state::desk_state(address path, bus::post_office& office)
-    : path_{std::move(path)}, office_{office} {
+desk_state::desk_state(address path, bus::post_office& office,
+                       std::function<std::uint64_t()> random)
+    : path_{std::move(path)}, office_{office}, random_{std::move(random)} {
   next_ = fresh_block();
 }
 
 /// Numbers of other lives and gateways are elsewhere: 39 random bits, then 24 that count.
 std::uint64_t desk_state::fresh_block() {
   constexpr unsigned counted_bits = 24;
-  return ((real_env().random() >> (counted_bits + 1)) << counted_bits) + 1;
+  return ((random_() >> (counted_bits + 1)) << counted_bits) + 1;
 }
 
 request_id desk_state::draw_id() {
@@ -277,7 +278,8 @@ result<proto::gateway_state> stream_gateway_actor::on(const proto::get_gateway&)
 
 result<std::shared_ptr<gateway_desk>> spawn_stream_gateway(system& actors,
                                                            stream_gateway_settings settings) {
-  auto desk = std::make_shared<desk_state>(settings.path, actors.office());
+  auto desk = std::make_shared<desk_state>(settings.path, actors.office(),
+                                           [] { return real_env().random(); });
   engine::stream_gateway_options options;
   options.self = settings.path;
   options.life = settings.life;

@@ -17,12 +17,13 @@ namespace di::actors {
 /// What becomes one open_request. `spec.request` and `spec.gateway` are set by the desk.
 struct stream_order {
   proto::request_spec spec;
-  std::string note;              ///< comes back with attach and get; at most 1 MiB
-  std::string dedup;             ///< e.g. key and tenant; empty: none
-  std::string dedup_digest;      ///< of the body
-  std::uint64_t keep_ms = 0;     ///< [ms] kept after its end: for get, attach and dedup
-  std::uint64_t detached_ms = 0; ///< [ms] goes on without a client; 0: cancelled at once
-  bool keep = false;             ///< until answer_delivered; batch only
+  std::string note;          ///< comes back with attach and get; at most 1 MiB
+  std::string dedup;         ///< e.g. key and tenant; empty: none
+  std::string dedup_digest;  ///< of the body
+  std::uint64_t keep_ms = 0; ///< [ms] kept after its end: for get, attach and dedup
+  /// [ms] goes on without a client, and is kept after its end at least; 0: cancelled at once
+  std::uint64_t detached_ms = 0;
+  bool keep = false; ///< until answer_delivered; batch only
 };
 
 /// Gets what happens to a request. Called on the actor's thread (by a closed desk: on the

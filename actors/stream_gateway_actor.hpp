@@ -48,7 +48,8 @@ using any_order = std::variant<submit_order, cancel_order, leave_order, attach_o
 class desk_state final : public gateway_desk {
 public:
   /// @param office  outlives all calls that place orders
-  desk_state(address path, bus::post_office& office);
+  /// @param random  64 random bits; called under a lock
+  desk_state(address path, bus::post_office& office, std::function<std::uint64_t()> random);
 
   request_id submit(stream_order order, std::shared_ptr<stream_listener> listener) override;
   void cancel(request_id request) override;
@@ -71,12 +72,13 @@ public:
   void set_counts(const desk_counts& counts);
 
 private:
-  static std::uint64_t fresh_block();
+  std::uint64_t fresh_block();
   request_id draw_id();
   void put(any_order order);
 
   const address path_;
   bus::post_office& office_;
+  const std::function<std::uint64_t()> random_;
   mutable std::mutex guard_;
   std::vector<any_order> orders_;
   bool rung_ = false, closed_ = false;
@@ -117,6 +119,7 @@ public:
     return {};
   }
   void check() const { core_.check(); }
+  engine::stream_counts counts() const { return core_.counts(); }
 
 private:
   void carry_out(submit_order& o, instant now, outbox& out);

@@ -85,7 +85,9 @@ void admin_desk::ask(std::uint64_t connection, const address& to, M m, duration 
     envelope failed;
     failed.kind = mail_kind::failure;
     failed.request = number;
-    failed.body = parcel::of(proto::request_failed{sent.error().code, sent.error().what});
+    // Of control, not of a rank: it will be back.
+    const auto code = sent.error().code == ec::not_found ? ec::unavailable : sent.error().code;
+    failed.body = parcel::of(proto::request_failed{code, sent.error().what});
     deliver(failed);
   }
 }

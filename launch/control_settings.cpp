@@ -35,6 +35,7 @@ engine::directory_options directory_of(const topology& t, const boot_config& boo
   }
   d.formed_to = {"/control/keeper", "/control/membership"};
   d.ready_to = {"/control/keeper"};
+  d.gateway_lost_to = {"/control/journal"};
   d.form_within = t.start_timeout;
   return d;
 }

@@ -126,9 +126,12 @@ void directory_core::on(const proto::withdrawn& m, instant /*now*/, outbox& out)
   }
   retire(m.prefix, m.life);
   if (present) {
+    const auto fact = parcel::of(m);
+    if (known->second.process.role == "gateway")
+      for (const address& to : options_.gateway_lost_to)
+        out.forward(to, fact);
     entries_.erase(known);
     version_ = epoch{version_.v + 1};
-    const auto fact = parcel::of(m);
     for (const auto& [prefix, e] : entries_)
       out.forward(prefix + "/registrar", fact);
   }

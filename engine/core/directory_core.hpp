@@ -13,9 +13,10 @@
 namespace di::engine {
 
 struct directory_options {
-  std::vector<address> expected;  ///< prefixes of the processes to wait for
-  std::vector<address> formed_to; ///< get group_formed, e.g. "/control/membership"
-  std::vector<address> ready_to;  ///< get process_ready, e.g. "/control/keeper"
+  std::vector<address> expected;        ///< prefixes of the processes to wait for
+  std::vector<address> formed_to;       ///< get group_formed, e.g. "/control/membership"
+  std::vector<address> ready_to;        ///< get process_ready, e.g. "/control/keeper"
+  std::vector<address> gateway_lost_to; ///< get withdrawn of role gateway, e.g. "/control/journal"
   /// A process that is withdrawn before the group has formed is waited for no more; else DIRECTORY
   /// waits for another life of it. For a control process that was started again.
   bool forms_without_lost = false;

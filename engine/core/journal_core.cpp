@@ -245,15 +245,19 @@ void journal_core::release(request& r, std::uint32_t which, std::uint32_t from, 
   arm(out);
 }
 
-result<void> journal_core::on(const proto::release_acknowledged& m, instant now, outbox&) {
+result<void> journal_core::on(const proto::release_acknowledged& m, const origin& from, instant now,
+                              outbox&) {
   request* r = find(m.request);
-  if (!r || m.choice >= r->choices.size())
+  if (!r || m.choice >= r->choices.size() || r->detached)
     return {};
+  if (!from.from.empty() && from.from != r->spec.gateway)
+    return {}; // another follows it by now
   choice& c = r->choices[m.choice];
   const std::uint32_t shown = std::min(m.next_index, c.settled);
   if (shown > c.shown || (m.ended && c.end_settled))
     c.wait = options_.resend_after;
   c.shown = std::max(c.shown, shown);
+  c.sent = std::max(c.sent, c.shown); // an earlier life of this sent it
   c.end_shown = c.end_shown || (m.ended && c.end_settled);
   forget_if_done(*r, now);
   return {};

@@ -88,7 +88,11 @@ public:
   result<void> on(const proto::request_settled& m, instant now, outbox& out);
   result<void> on(const proto::tokens_committed& m, instant now, outbox& out);
   result<void> on(const proto::view_committed& m, instant now, outbox& out);
-  result<void> on(const proto::release_acknowledged& m, instant now, outbox& out);
+  result<void> on(const proto::release_acknowledged& m, const origin& from, instant now,
+                  outbox& out);
+  result<void> on(const proto::release_acknowledged& m, instant now, outbox& out) {
+    return on(m, origin{}, now, out);
+  }
   result<void> on(const proto::cancel_request& m, const origin& from, instant now, outbox& out);
   result<void> on(const proto::cancel_request& m, instant now, outbox& out) {
     return on(m, origin{}, now, out);

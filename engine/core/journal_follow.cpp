@@ -33,7 +33,7 @@ journal_core::request& journal_core::make_request(const proto::open_request& m, 
   made->note = m.note;
   made->dedup = m.dedup;
   made->dedup_digest = m.dedup_digest;
-  made->keep_ms = m.keep_ms;
+  made->keep_ms = std::max(m.keep_ms, m.detached_ms); // what GATEWAY has its client may not have
   made->detached_ms = m.detached_ms;
   const auto gateway = gateways_.find(m.spec.gateway);
   if (gateway != gateways_.end())
@@ -116,6 +116,11 @@ result<void> journal_core::on(const proto::attach_request& m, reply_to ticket, i
   answer.request = m.request;
   answer.known = r != nullptr;
   if (!r) {
+    out.reply(ticket, std::move(answer));
+    return {};
+  }
+  if (m.brief && !r->detached && r->spec.gateway != m.gateway) { // it has not heard of that yet
+    out.send(m.gateway, proto::request_taken_over{m.request});
     out.reply(ticket, std::move(answer));
     return {};
   }
@@ -230,8 +235,7 @@ result<void> journal_core::on(const proto::withdrawn& m, instant now, outbox& ou
   });
   detach_all(
       [&m](const request& r) {
-        return r.attended && lies_under(r.spec.gateway, m.prefix)
-               && (r.follower == m.life || r.follower.v == 0);
+        return lies_under(r.spec.gateway, m.prefix) && (r.follower == m.life || r.follower.v == 0);
       },
       now, out);
   return {};

@@ -33,6 +33,15 @@ bool is_member(const proto::kept_rank& r) {
   return r.state == "member" || r.state == "draining";
 }
 
+/// "rank 3 (pid 7): killed by signal 9 (Killed); its last line: ..." without what everyone knows.
+std::string short_reason(const std::string& why) {
+  if (why.empty())
+    return "no reason known";
+  const auto begin = why.starts_with("rank ") ? why.find("): ") : std::string::npos;
+  const auto from = begin == std::string::npos ? 0 : begin + 3;
+  return why.substr(from, why.find("; its last line") - from);
+}
+
 json rank_json(const proto::kept_rank& r, const std::optional<proto::schedule>& s) {
   json one{{"rank", r.rank.v},     {"node", r.node.v},
            {"state", r.state},     {"deaths", r.deaths},
@@ -83,6 +92,7 @@ void live_core::log(std::string kind, std::string text) {
 
 void live_core::update(const cluster_reading& now, std::int64_t wall_ms, std::int64_t steady_ms) {
   wall_ms_ = wall_ms;
+  const std::uint64_t before = last_;
   if (now.keeper.has_value() != control_ || !any_) {
     control_ = now.keeper.has_value();
     if (!control_) {
@@ -94,6 +104,10 @@ void live_core::update(const cluster_reading& now, std::int64_t wall_ms, std::in
     }
     any_ = true;
   }
+  // It may be back before anyone asks: its counts begin anew.
+  if (last_ == before && now.counters && seen_.counters
+      && now.counters->samples < seen_.counters->samples)
+    log("control", "control was started again; ranks went on meanwhile");
   why_missing_ = now.missing;
   if (now.keeper) {
     if (seen_.keeper)
@@ -132,8 +146,7 @@ void live_core::compare_keeper(const proto::keeper_state& before, const proto::k
     if (!old)
       continue;
     if (r.deaths > old->deaths)
-      log("death", fmt::format("rank {} died: {}", r.rank.v,
-                               r.last_reason.empty() ? "no reason known" : r.last_reason));
+      log("death", fmt::format("rank {} died: {}", r.rank.v, short_reason(r.last_reason)));
     if (r.state != old->state)
       log("state", fmt::format("rank {} is {} (was {}){}", r.rank.v, r.state, old->state,
                                r.wait_ms > 0 ? fmt::format(", starts in {:.1f} s",

@@ -33,6 +33,7 @@ struct live_feed::slot {
 live_feed::live_feed(cluster_reader& reader, live_feed_options options)
     : reader_{reader},
       options_{std::move(options)},
+      run_{fmt::format("{:x}", real_env().random())},
       slot_{std::make_shared<slot>()},
       thread_{[this] { run(); }} {
 }

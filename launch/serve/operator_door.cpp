@@ -80,6 +80,8 @@ int status_of(std::string_view line) {
   const auto code = j.value("code", "internal");
   if (code == "bad_argument")
     return 400;
+  if (code == "not_found")
+    return 404;
   if (code == "deadline_exceeded")
     return 504;
   return code == "internal" ? 500 : 503;

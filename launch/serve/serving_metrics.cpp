@@ -297,7 +297,10 @@ void serving_metrics::fill_tokens(metric_page& page, bool vllm) const {
   page.counter(named("request_success_total"), "Requests ended, by how.");
   for (std::size_t i = 0; i < served_ends; ++i)
     page.series(value_of(ends_[i]), {model[0], {"finished_reason", std::string{end_names[i]}}});
-  if (!vllm) {
+  if (vllm) {
+    counter("prefix_cache_queries_total", "Tokens of prompts taken in.", prompt_);
+    counter("prefix_cache_hits_total", "Tokens of prompts that were not computed again.", cached_);
+  } else {
     counter("cached_tokens_total", "Tokens of prompts that were not computed again.", cached_);
     counter("requests_aborted_total", "Requests whose client left or cancelled.",
             ends_[static_cast<std::size_t>(served_end::abort)]);

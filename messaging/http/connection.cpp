@@ -63,6 +63,10 @@ public:
     core_->drain(clock::now());
     pump();
   }
+  void shed() override {
+    core_->shed();
+    pump();
+  }
   void abort() override {
     core_->failed(gone::stopped);
     pump();

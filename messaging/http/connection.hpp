@@ -22,6 +22,8 @@ public:
   virtual ~connection() = default;
   /// Finishes what is under way, then closes.
   virtual void drain() = 0;
+  /// Closes if it is idle.
+  virtual void shed() = 0;
   /// Closes now.
   virtual void abort() = 0;
   /// Since when it has had nothing to do; nullopt if it is busy or just opened.

@@ -176,12 +176,18 @@ void connection_core::release_body() {
   setup_.stats->body_bytes.fetch_sub(std::exchange(body_counted_, 0));
 }
 
+void connection_core::shed() {
+  if (phase_ == phase::idle && output_.empty())
+    close(false);
+}
+
 void connection_core::drain(instant now) {
-  draining_ = true;
+  const bool again = std::exchange(draining_, true);
   if (phase_ != phase::idle)
     return;
   if (requests_ == 0) { // its first request may be on its way
-    since_ = now;
+    if (!again)
+      since_ = now;
     return;
   }
   if (output_.empty())

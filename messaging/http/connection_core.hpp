@@ -72,6 +72,8 @@ public:
   void tick(instant now);
   /// Close as soon as nothing is under way; the next answer closes.
   void drain(instant now);
+  /// Close if it is idle: others need the room.
+  void shed();
 
   // --- what is to be done -----------------------------------------------------------------------
   output_queue& output() noexcept { return output_; }

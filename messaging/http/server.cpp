@@ -79,7 +79,7 @@ struct event_loop {
       if (const auto since = c->idle_since(); since && (!oldest || *since < *oldest->idle_since()))
         oldest = c;
     if (oldest)
-      oldest->abort();
+      oldest->shed();
   }
 };
 
@@ -392,7 +392,7 @@ bool server::stop(std::chrono::milliseconds deadline) {
 }
 
 result<void> server::reload_tls(const tls_files& files) {
-  if (files.empty() != (impl_->tls == nullptr))
+  if (files.empty() != impl_->options.tls.empty())
     return fail(ec::bad_argument, "TLS can be renewed, but not switched on or off while running");
   if (files.empty())
     return {};

@@ -20,9 +20,10 @@ struct open_request {
   bool keep = false;   ///< its tokens are kept until answer_delivered, for another life of GATEWAY
   std::string note{};  ///< of GATEWAY for itself, at most note_bytes_max; JOURNAL keeps it unread
   std::string dedup{}; ///< requests with the same one are the same request; empty: none is
-  std::string dedup_digest{};    ///< of what was asked: whether it is the same question too
-  std::uint64_t keep_ms = 0;     ///< [ms] it is kept after its end; 0: as `keep` says
-  std::uint64_t detached_ms = 0; ///< [ms] it goes on without a gateway; 0: cancelled at once
+  std::string dedup_digest{}; ///< of what was asked: whether it is the same question too
+  std::uint64_t keep_ms = 0;  ///< [ms] it is kept after its end; 0: as `keep` says
+  /// [ms] it goes on without a gateway, and is kept after its end at least; 0: cancelled at once
+  std::uint64_t detached_ms = 0;
   static constexpr std::size_t note_bytes_max = std::size_t{1} << 20;
   DI_FIELDS(open_request, m.spec, m.keep, m.note, m.dedup, m.dedup_digest, m.keep_ms, m.detached_ms)
 };
@@ -190,7 +191,9 @@ struct attach_request {
   request_id request;
   address gateway;                 ///< who gets the tokens from now on
   std::vector<std::uint32_t> from; ///< output index per choice; missing: 0
-  bool brief = false;              ///< spec and note of the answer stay empty
+  /// It has followed the request before: takes it from nobody; spec and note of the answer stay
+  /// empty.
+  bool brief = false;
   DI_FIELDS(attach_request, m.request, m.gateway, m.from, m.brief)
 };
 

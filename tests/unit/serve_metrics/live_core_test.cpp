@@ -43,11 +43,13 @@ TEST(live_core, tells_who_died_why_and_how_the_group_goes_on) {
   c.update(reading(4, {kept(0, "member"), kept(1, "member")}), 1'000, 10);
   EXPECT_EQ(texts(c), std::vector<std::string>{"view: view 4 with 2 of 2 ranks"});
   const auto before = c.last_event();
-  auto next = reading(5, {kept(0, "member"), kept(1, "waiting", 1, "signal 9")});
+  auto next = reading(
+      5, {kept(0, "member"),
+          kept(1, "waiting", 1, "rank 1 (pid 5): killed by signal 9 (Killed); its last line: x")});
   next.keeper->ranks[1].wait_ms = 1'500;
   c.update(next, 1'500, 510);
   EXPECT_EQ(texts(c, before),
-            (std::vector<std::string>{"death: rank 1 died: signal 9",
+            (std::vector<std::string>{"death: rank 1 died: killed by signal 9 (Killed)",
                                       "state: rank 1 is waiting (was member), starts in 1.5 s",
                                       "view: view 5: 1 ranks: 0"}));
   c.update(next, 2'000, 1'010);
@@ -152,6 +154,20 @@ TEST(live_core, keeps_a_bounded_log_and_hands_it_out_in_parts) {
   EXPECT_EQ(j[0]["n"], 400 - live_core::events_max + 1);
   EXPECT_EQ(last, j[9]["n"].get<std::uint64_t>());
   EXPECT_EQ(c.events_json(400, 10).first, "[]");
+}
+
+TEST(live_core, notices_a_control_that_was_back_before_anyone_asked) {
+  live_core c;
+  auto r = reading(1, {kept(0, "member")});
+  r.counters.emplace();
+  r.counters->samples = 40;
+  c.update(r, 0, 0);
+  r.counters->samples = 3;
+  c.update(r, 0, 500);
+  r.counters->samples = 4;
+  c.update(r, 0, 1'000);
+  EXPECT_EQ(texts(c, 1), std::vector<std::string>{
+                             "control: control was started again; ranks went on meanwhile"});
 }
 
 TEST(live_core, tells_moves_of_experts_from_counters) {

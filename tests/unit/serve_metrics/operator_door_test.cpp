@@ -55,7 +55,7 @@ TEST(operator_door, says_outcomes_as_statuses) {
   EXPECT_EQ(status_of(R"({"ok":true})"), 200);
   EXPECT_EQ(status_of(R"({"ok":false,"code":"bad_argument"})"), 400);
   EXPECT_EQ(status_of(R"({"ok":false,"code":"unavailable"})"), 503);
-  EXPECT_EQ(status_of(R"({"ok":false,"code":"not_found"})"), 503); // no route to control
+  EXPECT_EQ(status_of(R"({"ok":false,"code":"not_found"})"), 404);
   EXPECT_EQ(status_of(R"({"ok":false,"code":"deadline_exceeded"})"), 504);
   EXPECT_EQ(status_of("what"), 500);
 }

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators see of a serving run: metrics that promtool takes and that count exactly over restarts, the dashboard's names, orders over
+HTTP, the live page in a headless Chromium, traces.
+
+operate_test.py <dilaunch> <source folder> [--keep-picture]    the last one writes doc/images/live.png anew
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from browser import Browser
+from serving import Stream, Up, chat_body, until
+
+dilaunch, source = (os.path.abspath(p) for p in sys.argv[1:3])
+local2, local4 = (f"{source}/launch/topologies/local{n}.yaml" for n in (2, 4))
+SERIES = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def metrics(up, port, target="/metrics"):
+    """{(name, labels): value} of a page that promtool has nothing to say about."""
+    status, headers, text = up.ask("GET", target, port=port)
+    expect(status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4"), f"{status} {headers} {text[:300]}")
+    ours = "\n".join(line for line in text.splitlines() if "vllm:" not in line) + "\n"  # a colon is no name of ours
+    if shutil.which("promtool"):
+        lint = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=60)
+        expect(lint.returncode == 0 and not lint.stderr, f"promtool: {lint.stdout}{lint.stderr}")
+    all = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, labels, value = SERIES.match(line).groups()
+            expect((name, labels) not in all, f"twice: {line}")
+            all[name, labels or ""] = float(value)
+    return all
+
+
+def total(page, name, part=""):
+    return sum(v for (n, labels), v in page.items() if n == name and part in labels)
+
+
+def counts_exactly(up):
+    """Each request once, with its tokens, its end and its times; refused ones too."""
+    before = metrics(up, up.http_port)
+    for n in range(3):
+        status, _, body = up.chat(f"Story {n}.", max_tokens=8, ignore_eos=True)
+        expect(status == 200, f"{status}: {body}")
+    stream = Stream(up, body=chat_body("Another.", max_tokens=12, ignore_eos=True))
+    stream.rest_of_it()
+    stream.close()
+    gone = Stream(up, body=chat_body("Too long.", max_tokens=900, ignore_eos=True))
+    gone.next()
+    gone.close()  # this client leaves
+    up.ask("POST", "/v1/chat/completions", "{")
+    up.ask("GET", "/no/such/route")
+    now = until(lambda: (lambda m: m if total(m, "di_requests_aborted_total") > total(before, "di_requests_aborted_total") else None)(metrics(up, up.http_port)))
+    grown = lambda name, part="": total(now, name, part) - total(before, name, part)
+    expect(grown("di_request_success_total", 'finished_reason="length"') == 4, "ends by length")
+    expect(grown("di_requests_aborted_total") == 1, "aborted")
+    expect(grown("di_e2e_request_latency_seconds_count") == 5, "requests")
+    expect(grown("di_time_to_first_token_seconds_count") == 5, "first tokens")
+    expect(grown("di_request_prompt_tokens_count") == 5, "prompts")
+    tokens = grown("di_generation_tokens_total")
+    expect(tokens >= 3 * 8 + 12 + 1, f"{tokens} tokens")
+    expect(grown("di_inter_token_latency_seconds_count") == tokens - 5, "between tokens")
+    expect(grown("di_http_requests_total", 'route="chat",status="200"') == 5 - grown("di_http_requests_total", 'status="499"'), f"answers: {now}")
+    expect(grown("di_http_requests_total", 'status="400"') == 1 and grown("di_http_requests_total", 'status="404"') == 1, "refusals")
+    expect(total(now, "di_gateway_requests") == 0, "nothing is open")
+    expect(total(now, "vllm:generation_tokens_total") == total(now, "di_generation_tokens_total"), "vLLM's names")
+
+
+def kills_and_shows(up):
+    """Orders over HTTP; a death shows in status, metrics and the feed."""
+    feed = Stream(up, "/events", port=up.admin_port, method="GET")
+    deaths = total(metrics(up, up.admin_port), "di_rank_deaths_total")
+    status, _, body = up.ask("POST", "/admin/kill", {"rank": 2}, port=up.admin_port)
+    expect(status == 200 and body["ok"], f"{status}: {body}")
+    seen = []
+    while not any("rank 2 died" in e for e in seen):
+        data = feed.next()
+        expect(data is not None, "the feed ended")
+        if feed.events[-1][1] == "log":
+            seen.append(data)
+    feed.close()
+    until(lambda: total(metrics(up, up.admin_port), "di_rank_deaths_total") == deaths + 1)
+    s = until(lambda: (lambda s: s if s["members"] == 4 else None)(up.ask("GET", "/admin/status", port=up.admin_port)[2]))
+    expect(next(r for r in s["ranks"] if r["rank"] == 2)["deaths"] >= 1, f"{s}")
+    for path, body, wanted in (("/admin/kill", {"rank": 77}, 404), ("/admin/drain", {"rank": 77}, 404), ("/admin/scale", {"ranks": 99}, 400), ("/admin/kill", {}, 400), ("/admin/x", {}, 404)):
+        got = up.ask("POST", path, body, port=up.admin_port)
+        expect(got[0] == wanted and got[2]["ok"] is False, f"{path} {body}: {got}")
+    got = up.ask("POST", "/admin/kill", {"rank": 1}, headers={"Origin": "http://evil.example"}, port=up.admin_port)
+    expect(got[0] == 403, f"{got}")
+
+
+def names_of_dashboard(up):
+    """Every metric that the dashboard asks for is there."""
+    with open(f"{source}/doc/grafana/di.json") as f:
+        board = json.load(f)
+    asked = [t["expr"] for p in board["panels"] for t in p.get("targets", [])]
+    expect(len(asked) > 30, "panels")
+    names = {n for e in asked for n in re.findall(r"\bdi_[a-z0-9_]+", e)}
+    there = {n for port in (up.http_port, up.admin_port) for n, _ in metrics(up, port)}
+    # What no request has needed yet has no series; these come with the first draft, plan or move.
+    absent = {n for n in names if n not in there and n not in ("di_rank_drafts_accepted_total", "di_rank_drafts_verified_total", "di_rebalancer_moe_lb", "di_rebalancer_moves_total")}
+    expect(not absent, f"the dashboard asks for {absent}")
+
+
+def survives_control(up):
+    """The listener lives on and says that control is away; counters of gateways do not fall."""
+    before = metrics(up, up.http_port)
+    os.kill(up.processes()["control"], signal.SIGKILL)
+    health = []
+    until(lambda: health.append(up.ask("GET", "/health", port=up.admin_port)) or health[-1][2]["control"] == "up" or None)
+    expect(all(h[0] == 200 for h in health), f"{health}")
+    until(lambda: up.ask("GET", "/admin/status", port=up.admin_port)[0] == 200 or None)
+    until(lambda: total(metrics(up, up.admin_port), "di_control_up") == 1 or None)
+    now = metrics(up, up.http_port)
+    for key, value in before.items():
+        if key[0].endswith(("_total", "_count", "_bucket", "_sum")):
+            expect(now[key] >= value, f"{key} fell from {value} to {now[key]}")
+
+
+def four_gateways():
+    """Row 32: several front ends, one restarted: exact, monotone per process, never a 500."""
+    up = Up(dilaunch, local2, sets=("roles.gateway.replicas=4", "gateway.share_port=false"))
+    try:
+        ports = [int(u.rsplit(":", 1)[1].rstrip("/")) for u in up.urls]
+        expect(len(ports) == 4, f"{up.urls}")
+        for n in range(12):
+            status, _, body = up.ask("POST", "/v1/chat/completions", chat_body(f"{n}", max_tokens=4, ignore_eos=True), port=ports[n % 4])
+            expect(status == 200, f"{status}: {body}")
+        pages = [metrics(up, p) for p in ports]
+        for i, page in enumerate(pages):
+            expect(total(page, "di_generation_tokens_total", f'gateway="{i}"') == 12, f"gateway {i}: {page}")
+        born = total(pages[2], "di_process_start_time_seconds")
+        os.kill(up.processes()["gateway 2"], signal.SIGKILL)
+
+        def again():
+            try:
+                page = metrics(up, ports[2])
+            except (ConnectionError, OSError):
+                return None
+            return page if total(page, "di_process_start_time_seconds") > born else None
+        page = until(again)
+        expect(total(page, "di_generation_tokens_total") == 0, "a new process counts from 0")
+        status, _, body = up.ask("POST", "/v1/chat/completions", chat_body("again", max_tokens=4, ignore_eos=True), port=ports[2])
+        expect(status == 200, f"{status}: {body}")
+        expect(total(metrics(up, ports[2]), "di_generation_tokens_total") == 4, "its own only")
+        for i in (0, 1, 3):
+            expect(total(metrics(up, ports[i]), "di_generation_tokens_total") == 12, f"gateway {i}")
+        up.end()
+    finally:
+        up.remove()
+
+
+def live_page(up, picture):
+    """The page shows ranks, a death, heat and events, with nothing from elsewhere."""
+    if not shutil.which("chromium"):
+        print("no chromium here: the live page was not looked at")
+        return
+    stop, home = threading.Event(), tempfile.mkdtemp(prefix="di-page-")
+
+    def load(n):
+        while not stop.is_set():
+            try:
+                up.chat(f"Tell story {n}.", max_tokens=200, ignore_eos=True)
+            except (ConnectionError, OSError, TimeoutError):
+                pass
+    workers, browser = [threading.Thread(target=load, args=(n,)) for n in range(8)], Browser(height=800)
+    try:
+        for w in workers:
+            w.start()
+        until(lambda: total(metrics(up, up.admin_port), "di_rebalancer_loads_total") > 0 or None, 90)
+        browser.open(f"http://127.0.0.1:{up.admin_port}/ui")
+        browser.wait_for("document.querySelectorAll('.rank').length === 4")
+        up.ask("POST", "/admin/kill", {"rank": 3}, port=up.admin_port)
+        browser.wait_for("[...document.querySelectorAll('#log li[data-kind=death]')].some(e => e.textContent.includes('rank 3 died'))")
+        browser.wait_for("document.querySelector('[data-rank=\"3\"]').dataset.deaths > 0")
+        browser.wait_for("document.querySelector('.heat canvas').dataset.cells > 0")
+        browser.wait_for("parseFloat(document.querySelector('[data-tile=tokens_s] strong').textContent) > 0")
+        browser.wait_for("document.getElementById('control').textContent === 'control up'")
+        browser.wait_for("document.querySelector('[data-rank=\"3\"]').dataset.state === 'member'")
+        expect(browser.ask("document.getElementById('topology').textContent") == "local4", "its name")
+        shot = home + "/live.png"
+        browser.picture(shot)
+        with open(shot, "rb") as f:
+            expect(f.read(8).startswith(b"\x89PNG") and os.path.getsize(shot) > 20_000, "a picture")
+        told = browser.ask("document.querySelectorAll('#log li[data-kind=control]').length")
+        os.kill(up.processes()["control"], signal.SIGKILL)
+        browser.wait_for(f"document.querySelectorAll('#log li[data-kind=control]').length > {told}")
+        here = f"http://127.0.0.1:{up.admin_port}/"
+        expect(all(u.startswith(here) for u in browser.asked()), f"asked elsewhere: {browser.asked()}")
+        expect(not browser.complaints(), f"{browser.complaints()}")
+        if picture:
+            os.makedirs(os.path.dirname(picture), exist_ok=True)
+            shutil.copy(shot, picture)
+    finally:
+        stop.set()
+        for w in workers:
+            w.join()
+        browser.close()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def main():
+    up = Up(dilaunch, local4, sets=("gateway.compat_metrics=true", "roles.decode.rebalance=auto"))
+    try:
+        for part in (counts_exactly, names_of_dashboard, kills_and_shows, survives_control):
+            began = time.monotonic()
+            part(up)
+            print(f"{part.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+        live_page(up, f"{source}/doc/images/live.png" if "--keep-picture" in sys.argv else None)
+        print("live_page", flush=True)
+        up.end()
+    finally:
+        up.remove()
+    four_gateways()
+    print("four_gateways", flush=True)
+
+
+main()
