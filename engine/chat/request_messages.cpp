@@ -134,6 +134,8 @@ prepare_outcome prepare_messages(const json& body, const request_rules& rules) {
   read_thinking(fields, draft);
   read_output(fields, context, draft);
   read_stop(fields, "stop_sequences", false, draft);
+  if (!rules.strict_reference)
+    draft.seed = fields.unsigned_integer("seed");
   draft.max_tokens = fields.unsigned_integer("max_tokens", 0xFFFF'FFFF);
   std::vector<std::size_t> server_tools_at;
   read_tools(fields, context, draft, server_tools_at);

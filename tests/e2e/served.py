@@ -134,6 +134,12 @@ class Served:
                 found["control" if words[2] == "control" else f"{words[2]} {words[3]}"] = int(pid)
         return found
 
+    def say(self, *words):
+        """Output of another `dilaunch` command about this run."""
+        r = subprocess.run([self.dilaunch, *words], env=self.env, capture_output=True, text=True, timeout=60)
+        expect(r.returncode == 0, f"{words}: exit code {r.returncode}, {r.stdout}{r.stderr}")
+        return r.stdout
+
     def connect(self, gateway=0, seconds=60):
         return http.client.HTTPConnection("localhost", self.ports[gateway], timeout=seconds)
 
