@@ -132,7 +132,7 @@ bool field_reader::has(std::string_view key) const {
 const json* field_reader::need(std::string_view key) const {
   const json* const value = find(key);
   if (value == nullptr && value_ != nullptr)
-    problems_->bad_field(*at_, fmt::format("missing field `{}`", key));
+    problems_->bad_field(place(key), fmt::format("missing field `{}`", key));
   return value;
 }
 

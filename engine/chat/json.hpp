@@ -28,7 +28,7 @@ enum class repeated_keys : std::uint8_t {
 struct chat_json_limits {
   std::size_t bytes_max = std::size_t{32} << 20; ///< [bytes] of text
   std::size_t depth_max = 128;                   ///< [levels] of arrays and objects
-  std::size_t values_max = 4'000'000;            ///< [values] of any kind, keys not counted
+  std::size_t values_max = 2'000'000;            ///< [values] of any kind, keys not counted
   repeated_keys repeated = repeated_keys::refuse;
 };
 

@@ -56,7 +56,7 @@ void read_part(const json& value, const body_place& at, const std::string& path,
   message.parts.push_back(std::move(out));
 }
 
-void read_content(const field_reader& fields, const body_place& at, const std::string& path,
+void read_content(const field_reader& fields, const std::string& path,
                   const request_context& context, chat_message& message) {
   const json* const content = fields.find("content");
   if (content == nullptr) {
@@ -65,7 +65,7 @@ void read_content(const field_reader& fields, const body_place& at, const std::s
       return;
     if (fields.has("content"))
       return fields.wrong("content", "content should be a string or a list, found null");
-    return context.problems.bad_field(at, "missing field `content`");
+    return fields.wrong("content", "missing field `content`");
   }
   if (content->is_string()) {
     message.parts.push_back({*content->get_ptr<const std::string*>(), {}});
@@ -121,7 +121,7 @@ void read_message(const json& value, const body_place& at, std::size_t index,
     return;
   chat_message message;
   message.role = *role;
-  read_content(fields, at, fmt::format(".messages[{}]", index), context, message);
+  read_content(fields, fmt::format(".messages[{}]", index), context, message);
   message.prefix = fields.boolean("prefix").value_or(false);
   if (*role == chat_role::tool)
     message.call_id = fields.need_text("tool_call_id");

@@ -112,6 +112,16 @@ TEST(requests, name_the_place_of_a_wrong_type) {
                            "found the number 5");
 }
 
+TEST(requests, name_what_is_missing) {
+  EXPECT_EQ(refused(api::chat, R"({"messages": []})").param, "model");
+  EXPECT_EQ(refused(api::chat, R"({"model": "DeepSeek-V4.1-Flash"})").param, "messages");
+  EXPECT_EQ(
+      refused(api::messages, R"({"model": "DeepSeek-V4.1-Flash", "messages": [{"role": "user"}]})")
+          .param,
+      "messages[0].content");
+  EXPECT_EQ(refused(api::completions, completion(R"("n": 1)")).param, "prompt");
+}
+
 TEST(requests, refuse_images_if_the_model_sees_none) {
   request_rules blind;
   blind.tagged_images = false;
