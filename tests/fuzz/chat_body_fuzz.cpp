@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
 
 namespace {
 
-using di::engine::api, di::engine::prepare_text, di::engine::prepared_request,
+using di::engine::api, di::engine::prepare_text, di::engine::prepared_request, di::engine::json,
     di::engine::prompt_encoding, di::engine::prompt_segment, di::engine::request_error,
     di::engine::request_rules, di::engine::resolve_max_tokens;
 
@@ -42,12 +46,72 @@ void check_error(const request_error& error) {
   DI_CHECK(!error.param || error.param->size() < 1024);
 }
 
-// The first byte chooses protocol and rules, the rest is the body.
+void collect(json& value, std::vector<json*>& out) {
+  out.push_back(&value);
+  if (value.is_structured())
+    for (json& item : value)
+      collect(item, out);
+}
+
+// A well-formed body in which values are replaced, copied elsewhere, or left out: each three bytes
+// of the input are one such change of the body that stands in the corpus.
+std::string changed_body(json body, std::span<const std::byte> changes) {
+  static const json values = json::parse(
+      R"([null, true, -1, 0, 1, 2.5, 1e300, 18446744073709551615, "", "x", "none", "text", "user",
+          "assistant", "tool", "system", "function", "c", "c1", "f", [], {}, [[]], [{}], {"type": "x"},
+          {"type": "text", "text": "t"}, {"type": "object"}, "data:image/gif;base64,", "required"])");
+  for (std::size_t at = 0; at + 3 <= changes.size() && at < 48; at += 3) {
+    std::vector<json*> nodes;
+    collect(body, nodes);
+    if (nodes.size() > 2000)
+      break;
+    const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(changes[at + i]); };
+    json& node = *nodes[(byte(0) + 256 * (byte(1) >> 4)) % nodes.size()];
+    const json from =
+        (byte(1) & 8) != 0 ? *nodes[byte(2) * 7 % nodes.size()] : values[byte(2) % values.size()];
+    switch (byte(1) & 3) {
+    case 0:
+    case 1:
+      node = from;
+      break;
+    case 2:
+      if (node.is_array())
+        node.push_back(from);
+      else
+        node = json::array({from, from});
+      break;
+    case 3:
+      if (node.is_structured() && !node.empty())
+        node.erase(std::next(node.begin(), static_cast<std::ptrdiff_t>(byte(2) % node.size())));
+      break;
+    }
+  }
+  return body.dump();
+}
+
+const std::vector<json>& known_bodies() {
+  static const std::vector<json> bodies = [] {
+    std::vector<json> out;
+    for (const char* const name : {"completion", "completion_ids", "chat", "chat_forced",
+                                   "chat_prefix", "responses", "messages", "chat_v4"}) {
+      std::ifstream in{std::string{DI_SOURCE_DIR "/tests/fuzz/corpus/chat_body/"} + name + ".json"};
+      const std::string text{std::istreambuf_iterator<char>{in}, {}};
+      out.push_back(json::parse(text.substr(1)));
+    }
+    return out;
+  }();
+  return bodies;
+}
+
+// The first byte chooses protocol and rules, the rest is the body; or changes of a known one.
 std::uint64_t run(std::span<const std::byte> input) {
-  if (input.empty())
+  if (input.size() < 2)
     return 0;
   const auto choice = static_cast<unsigned>(input[0]);
-  const std::string_view body{reinterpret_cast<const char*>(input.data()) + 1, input.size() - 1};
+  std::string body{reinterpret_cast<const char*>(input.data()) + 1, input.size() - 1};
+  if ((choice & 128) != 0)
+    body =
+        changed_body(known_bodies()[std::to_integer<std::size_t>(input[1]) % 8], input.subspan(2));
   request_rules rules;
   rules.models.push_back({"DeepSeek-V4-Pro", {}, prompt_encoding::v4});
   rules.strict_reference = (choice & 4) != 0;
@@ -58,7 +122,7 @@ std::uint64_t run(std::span<const std::byte> input) {
   const auto outcome = prepare_text(static_cast<api>(choice & 3), body, rules);
   if (const auto* const error = std::get_if<request_error>(&outcome)) {
     check_error(*error);
-    return di::testing::fuzz_signature(error->message.substr(0, 160));
+    return di::testing::fuzz_signature(error->message.substr(0, 160)) + (choice & 3);
   }
   const auto& request = std::get<prepared_request>(outcome);
   DI_CHECK(!request.segments.empty() || !request.prompt_ids.empty());
