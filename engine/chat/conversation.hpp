@@ -55,6 +55,7 @@ struct conversation {
   std::vector<tool_definition> tools; ///< none if the tool choice is none; strict ones normalised
   bool thinking = true;
   effort_level effort = effort_level::high;
+  std::uint32_t effort_number = 0;        ///< [1, 100] of the effort line; 0: that of `effort`
   bool forced_call = false;               ///< the answer begins inside a tool block
   std::string shown_tool;                 ///< only this tool is shown; empty: all
   std::optional<std::string> format_text; ///< JSON of the response format part

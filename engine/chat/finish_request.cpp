@@ -16,6 +16,7 @@ void resolve_thinking(const request_draft& draft, const request_rules& rules, co
     talk.thinking = *draft.effort != effort_word::none;
   else
     talk.thinking = rules.default_thinking;
+  talk.effort_number = draft.effort_number;
   switch (draft.effort.value_or(effort_word::none)) {
   case effort_word::none:
   case effort_word::high:

@@ -166,9 +166,10 @@ private:
         out_.plain(v4_high);
       return;
     }
-    const int level = talk_.effort == effort_level::low   ? 50
-                      : talk_.effort == effort_level::max ? 100
-                                                          : 75;
+    const std::uint32_t level = talk_.effort_number > 0             ? talk_.effort_number
+                                : talk_.effort == effort_level::low ? 50
+                                : talk_.effort == effort_level::max ? 100
+                                                                    : 75;
     out_.plain(fmt::format("Reasoning Effort: {} (range 1-100, the higher the value, the more "
                            "thorough the reasoning)\n\n",
                            level));

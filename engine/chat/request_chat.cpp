@@ -352,7 +352,7 @@ prepare_outcome prepare_chat(const json& body, const request_rules& rules) {
   draft.protocol = api::chat;
   read_common(fields, draft, context);
   read_thinking(fields, draft);
-  read_effort(fields, "reasoning_effort", draft);
+  read_effort(fields, "reasoning_effort", draft, context);
   read_stop(fields, "stop", true, draft);
   read_fields(fields, context, draft);
   read_tools(fields, context, draft);

@@ -38,6 +38,7 @@ struct request_draft {
 
   std::optional<bool> thinking;
   std::optional<effort_word> effort;
+  std::uint32_t effort_number = 0; ///< [1, 100] if it was given as a number
   std::vector<tool_definition> tools;
   bool deferred_tools_only = false; ///< messages: refused
   tool_choice_kind choice = tool_choice_kind::automatic;
@@ -64,8 +65,9 @@ struct request_context {
 void read_common(const field_reader& body, request_draft& draft, const request_context& context);
 /// `thinking: {type}`
 void read_thinking(const field_reader& body, request_draft& draft);
-/// One word of effort under `key`.
-void read_effort(const field_reader& fields, std::string_view key, request_draft& draft);
+/// One word of effort under `key`, or its number.
+void read_effort(const field_reader& fields, std::string_view key, request_draft& draft,
+                 const request_context& context);
 /// A list of strings, or one string if `single` is allowed.
 void read_stop(const field_reader& body, std::string_view key, bool single, request_draft& draft);
 /// name, description, parameters, strict, defer_loading of a function.

@@ -148,10 +148,21 @@ void read_thinking(const field_reader& body, request_draft& draft) {
       draft.thinking = *word != 1;
 }
 
-void read_effort(const field_reader& fields, std::string_view key, request_draft& draft) {
+void read_effort(const field_reader& fields, std::string_view key, request_draft& draft,
+                 const request_context& context) {
   const json* const value = fields.find(key);
   if (value == nullptr)
     return;
+  if (value->is_number_integer() && !context.rules.strict_reference) {
+    const auto number = fields.unsigned_integer(key, 100).value_or(0);
+    if (number == 0)
+      return fields.wrong(key, "expected a word, or a number from 1 to 100");
+    draft.effort_number = static_cast<std::uint32_t>(number);
+    draft.effort = number >= 100  ? effort_word::max
+                   : number <= 50 ? effort_word::low
+                                  : effort_word::high;
+    return;
+  }
   static constexpr std::array<effort_word, 8> meaning = {
       effort_word::none, effort_word::low,   effort_word::low, effort_word::high,
       effort_word::high, effort_word::xhigh, effort_word::max, effort_word::max};

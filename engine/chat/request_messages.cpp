@@ -86,7 +86,7 @@ void read_output(const field_reader& body, const request_context& context, reque
     return;
   const body_place at = body.place("output_config");
   const field_reader fields{*output, at, context.problems};
-  read_effort(fields, "effort", draft);
+  read_effort(fields, "effort", draft, context);
   if (!context.rules.strict_reference && fields.find("format") != nullptr)
     draft.grammar_field = "output_config.format";
 }

@@ -203,7 +203,7 @@ prepare_outcome prepare_responses(const json& body, const request_rules& rules) 
   read_common(fields, draft, context);
   if (const json* const reasoning = fields.object("reasoning")) {
     const body_place at = fields.place("reasoning");
-    read_effort(field_reader{*reasoning, at, problems}, "effort", draft);
+    read_effort(field_reader{*reasoning, at, problems}, "effort", draft, context);
   }
   draft.max_tokens = fields.unsigned_integer("max_output_tokens", 0xFFFF'FFFF);
   draft.top_logprobs = fields.unsigned_integer("top_logprobs", 0xFFFF'FFFF);

@@ -30,6 +30,7 @@ struct known_model {
 /// |---|---|---|
 /// | max_completion_tokens (Chat) | ignored | as max_tokens; it wins if both are there |
 /// | n (Chat) | only 1 | 1..choices_max |
+/// | effort as a number from 1 to 100 | refused | the number of the effort line |
 /// | role developer (Chat) | refused | a system message |
 /// | arguments of a call as an object (Chat) | refused | taken as they are |
 /// | reasoning (Chat history) | ignored | as reasoning_content |

@@ -23,6 +23,16 @@ TEST(deviations, more_than_one_choice) {
             "Invalid n value (currently only n = 1 is supported)");
 }
 
+TEST(deviations, effort_may_be_a_number) {
+  const std::string body = chat_body(R"("reasoning_effort": 33)");
+  EXPECT_NE(joined(accepted(api::chat, body).segments).find("Reasoning Effort: 33 (range"),
+            std::string::npos);
+  EXPECT_EQ(refused(api::chat, body, strict()).phase, request_error::stage::parse);
+  for (const char* const bad : {"0", "101", "1.5", "-1", "true"})
+    EXPECT_EQ(refused(api::chat, chat_body(R"("reasoning_effort": )" + std::string{bad})).param,
+              "reasoning_effort");
+}
+
 TEST(deviations, developer_is_a_system_message) {
   const std::string body =
       R"({"model": "DeepSeek-V4.1-Flash", "messages": [{"role": "developer", "content": "D"},
