@@ -80,6 +80,10 @@ std::string all_of(int fd) {
 TEST(boot, survives_the_way_through_json) {
   const auto b = full_boot();
   EXPECT_EQ(parse_boot(to_json(b)).value(), b);
+  auto serving = full_boot();
+  serving.role = process_role::gateway;
+  serving.gateway = gateway_boot{2, 1, 8000, 9000, true};
+  EXPECT_EQ(parse_boot(to_json(serving)).value(), serving);
   boot_config plain;
   EXPECT_EQ(parse_boot(to_json(plain)).value(), plain);
 }
