@@ -360,9 +360,10 @@ prepare_outcome prepare_chat(const json& body, const request_rules& rules) {
   read_format(fields, context, draft);
   read_messages(fields, context, draft);
   check_unknown_fields(fields,
-                       {"messages", "thinking", "reasoning_effort", "max_completion_tokens",
-                        "response_format", "modalities", "prediction", "web_search_options",
-                        "verbosity", "extra_body", "chat_template_kwargs"},
+                       {"n", "logprobs", "top_logprobs", "stop", "max_tokens", "stream_options",
+                        "parallel_tool_calls", "tools", "tool_choice", "messages", "thinking",
+                        "reasoning_effort", "max_completion_tokens", "response_format",
+                        "modalities", "prediction", "web_search_options", "verbosity"},
                        context);
   check_ranges(draft, context);
   check_messages(draft, context);

@@ -88,11 +88,8 @@ prepare_outcome prepare_completions(const json& body, const request_rules& rules
   draft.protocol = api::completions;
   read_common(fields, draft, context);
   read_stop(fields, "stop", true, draft);
-  draft.frequency_penalty = fields.number("frequency_penalty");
-  draft.presence_penalty = fields.number("presence_penalty");
   draft.max_tokens = fields.unsigned_integer("max_tokens", 0xFFFF'FFFF);
   draft.n = fields.unsigned_integer("n", 0xFFFF'FFFF);
-  draft.seed = fields.unsigned_integer("seed");
   read_logprobs(fields, draft);
   if (const json* const options = fields.object("stream_options")) {
     draft.stream_options_given = true;
@@ -106,7 +103,10 @@ prepare_outcome prepare_completions(const json& body, const request_rules& rules
   out.echo = fields.boolean("echo").value_or(false);
   if (fields.find("response_format") != nullptr && draft.grammar_field.empty())
     draft.grammar_field = "response_format";
-  check_unknown_fields(fields, {"prompt", "suffix", "echo", "best_of", "response_format"}, context);
+  check_unknown_fields(fields,
+                       {"n", "logprobs", "stop", "max_tokens", "stream_options", "prompt", "suffix",
+                        "echo", "best_of", "response_format"},
+                       context);
   check_ranges(draft, context);
   if (best_of && *best_of != draft.n.value_or(1))
     problems.broken_rule("best_of is supported only if it equals n", "best_of");

@@ -13,9 +13,8 @@ constexpr std::uint64_t u32_max = 0xFFFF'FFFF;
 constexpr std::size_t ids_max = 1'048'576; // [ids] of one list in a body
 
 // Read by read_common() or without effect here; not worth a warning.
-constexpr std::array<std::string_view, 37> shared_fields = {"model",
+constexpr std::array<std::string_view, 29> shared_fields = {"model",
                                                             "stream",
-                                                            "stream_options",
                                                             "temperature",
                                                             "top_p",
                                                             "top_k",
@@ -25,31 +24,24 @@ constexpr std::array<std::string_view, 37> shared_fields = {"model",
                                                             "repetition_penalty",
                                                             "logit_bias",
                                                             "seed",
-                                                            "n",
-                                                            "logprobs",
-                                                            "top_logprobs",
-                                                            "stop",
                                                             "stop_token_ids",
                                                             "ignore_eos",
                                                             "min_tokens",
                                                             "include_stop_str_in_output",
-                                                            "max_tokens",
                                                             "priority",
                                                             "cache_salt",
                                                             "user",
                                                             "user_id",
+                                                            "safety_identifier",
                                                             "metadata",
                                                             "store",
                                                             "service_tier",
-                                                            "parallel_tool_calls",
-                                                            "tools",
-                                                            "tool_choice",
-                                                            "safety_identifier",
                                                             "prompt_cache_key",
                                                             "prompt_cache_retention",
-                                                            "messages",
                                                             "forced_ids",
-                                                            "request_id"};
+                                                            "request_id",
+                                                            "extra_body",
+                                                            "chat_template_kwargs"};
 
 std::vector<token_id> read_ids(const field_reader& body, std::string_view key,
                                const request_context& context) {
@@ -98,6 +90,9 @@ void read_bias(const field_reader& body, request_draft& draft, const request_con
 void read_extensions(const field_reader& body, request_draft& draft,
                      const request_context& context) {
   draft.min_p = body.number("min_p");
+  draft.frequency_penalty = body.number("frequency_penalty");
+  draft.presence_penalty = body.number("presence_penalty");
+  draft.seed = body.unsigned_integer("seed");
   draft.repetition_penalty = body.number("repetition_penalty");
   if (const auto k = body.integer("top_k")) { // -1 and 0: off
     if (*k > 0)

@@ -148,9 +148,10 @@ prepare_outcome prepare_messages(const json& body, const request_rules& rules) {
       draft.user = *user;
   }
   check_unknown_fields(fields,
-                       {"messages", "system", "thinking", "output_config", "stop_sequences",
-                        "container", "context_management", "mcp_servers", "betas",
-                        "anthropic_version", "anthropic_beta", "inference_geo", "speed"},
+                       {"max_tokens", "tools", "tool_choice", "messages", "system", "thinking",
+                        "output_config", "stop_sequences", "container", "context_management",
+                        "mcp_servers", "betas", "anthropic_version", "anthropic_beta",
+                        "inference_geo", "speed"},
                        context);
   if (draft.max_tokens && *draft.max_tokens > rules.max_tokens_max) {
     draft.max_tokens = rules.max_tokens_max;

@@ -209,8 +209,6 @@ prepare_outcome prepare_responses(const json& body, const request_rules& rules) 
   draft.top_logprobs = fields.unsigned_integer("top_logprobs", 0xFFFF'FFFF);
   draft.logprobs = draft.top_logprobs.has_value() || wants_logprobs(fields);
   draft.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  if (!rules.strict_reference)
-    draft.seed = fields.unsigned_integer("seed");
   tool_reader tools{draft, context};
   if (const json* const list = fields.array("tools")) {
     const body_place at = fields.place("tools");
@@ -221,7 +219,8 @@ prepare_outcome prepare_responses(const json& body, const request_rules& rules) 
   read_format(fields, context, draft);
   read_input(fields, context, draft);
   check_unknown_fields(fields,
-                       {"input", "instructions", "reasoning", "text", "include",
+                       {"top_logprobs", "stream_options", "parallel_tool_calls", "tools",
+                        "tool_choice", "input", "instructions", "reasoning", "text", "include",
                         "max_output_tokens", "previous_response_id", "conversation", "background",
                         "truncation", "max_tool_calls", "prompt", "context_management"},
                        context);

@@ -37,8 +37,8 @@ struct known_model {
 /// | tool_choice any (Messages) | like auto | required without thinking, else auto and a warning |
 /// | output_config.format (Messages) | ignored | a constraint: refused if there are none |
 /// | refusal parts (Responses history) | refused | text |
-/// | seed (Responses) | ignored | used |
-/// | penalties | checked, unused | used |
+/// | seed (Responses, Messages) | ignored | used |
+/// | penalties | Chat: checked, unused | used |
 /// | logit_bias, min_p, top_k, ... (engine's own) | ignored | checked, used |
 /// | guided_*, structured_outputs, regex, ebnf | ignored | refused if there are no constraints |
 /// | unknown model | 400 | 404 model_not_found |

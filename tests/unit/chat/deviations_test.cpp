@@ -105,6 +105,28 @@ TEST(deviations, penalties_and_the_engine_own_parameters_are_used) {
   EXPECT_TRUE(reference.sampling.stop_token_ids.empty());
 }
 
+TEST(deviations, seeds_and_penalties_count_in_all_protocols) {
+  for (const api protocol : {api::chat, api::responses, api::messages}) {
+    const std::string fields = R"("seed": 5, "presence_penalty": 1)";
+    const std::string body = protocol == api::responses ? responses_body(fields)
+                             : protocol == api::chat    ? chat_body(fields)
+                                                        : messages_body(fields);
+    const prepared_request r = accepted(protocol, body);
+    EXPECT_TRUE(r.seed_given);
+    EXPECT_EQ(r.sampling.seed, 5U);
+    EXPECT_EQ(r.sampling.presence_penalty, 1);
+    EXPECT_TRUE(r.warnings.empty());
+  }
+  EXPECT_FALSE(accepted(api::messages, messages_body(R"("seed": 5)"), strict()).seed_given);
+}
+
+TEST(deviations, fields_of_other_protocols_are_named) {
+  EXPECT_EQ(accepted(api::messages, messages_body(R"("n": 2)")).warnings,
+            std::vector<std::string>{"unknown field `n` is ignored"});
+  EXPECT_EQ(accepted(api::responses, responses_body(R"("stop": "x")")).warnings,
+            std::vector<std::string>{"unknown field `stop` is ignored"});
+}
+
 TEST(deviations, an_unknown_model_is_not_found) {
   const std::string body = R"({"model": "gpt", "messages": [{"role": "user", "content": "Hi"}]})";
   const request_error error = refused(api::chat, body);
