@@ -261,6 +261,12 @@ void check_blocks(std::vector<message_blocks>& all, const request_context& conte
       return context.problems.broken_rule(
           fmt::format("{}.content: thinking blocks may only be in `assistant` messages", here),
           here);
+    const bool assistant = all[i].message.role == chat_role::assistant;
+    if (assistant ? !all[i].results.empty() : !all[i].message.calls.empty())
+      return context.problems.broken_rule(
+          fmt::format("{}.content: {} blocks may only be in `{}` messages", here,
+                      assistant ? "tool_result" : "tool_use", assistant ? "user" : "assistant"),
+          here);
     check_pairs(all, i, context);
     auto check_images = [&](chat_message& message) {
       for (content_part& part : message.parts)

@@ -122,6 +122,19 @@ TEST(requests, name_what_is_missing) {
   EXPECT_EQ(refused(api::completions, completion(R"("n": 1)")).param, "prompt");
 }
 
+TEST(requests, refuse_blocks_of_the_other_side) {
+  const auto why = [](std::string_view role, std::string_view block) {
+    return refused(api::messages, fmt::format(R"({{"model": "DeepSeek-V4.1-Flash", "messages": [
+      {{"role": "{}", "content": [{}]}}]}})",
+                                              role, block))
+        .message;
+  };
+  EXPECT_EQ(why("user", R"({"type": "tool_use", "id": "c", "name": "f", "input": {}})"),
+            "messages.0.content: tool_use blocks may only be in `assistant` messages");
+  EXPECT_EQ(why("assistant", R"({"type": "tool_result", "tool_use_id": "c"})"),
+            "messages.0.content: tool_result blocks may only be in `user` messages");
+}
+
 TEST(requests, refuse_images_if_the_model_sees_none) {
   request_rules blind;
   blind.tagged_images = false;
