@@ -66,8 +66,8 @@ TEST(http_abuse, lets_a_client_read_its_413_while_it_still_sends) {
 
 TEST(http_abuse, times_out_slow_loris_while_others_are_served) {
   options o = quick();
-  o.timeouts.header = 150ms;
-  o.timeouts.body = 150ms;
+  o.timeouts.header = 500ms;
+  o.timeouts.body = 200ms;
   o.limits.body_bytes_per_s = 1'000'000;
   served s{echo, o};
   std::vector<http_client> slow;
