@@ -86,7 +86,7 @@ result<std::string> find_run(const std::string& wanted) {
     return same->dir;
   }
   if (runs.empty())
-    return fail(ec::not_found, "no run of this user is under way; `dilaunch run` starts one");
+    return fail(ec::not_found, "no run of this user is under way; `dilaunch run` and `dilaunch up` start one");
   if (runs.size() == 1)
     return runs.front().dir;
   std::string all;

@@ -215,6 +215,10 @@ void cluster::on_signal(int number) {
 }
 
 void cluster::late() {
+  if (formed_ && o_.serve && !announced_ && !ending_ && !draining_)
+    return end(exit_gave_up, fmt::format("all processes are ready, but no token came within {} "
+                                         "(cluster.start_timeout); the gateways' logs say why",
+                                         format_time(o_.config.start_timeout)));
   if (formed_ || ending_)
     return;
   std::string missing;

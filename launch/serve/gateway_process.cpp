@@ -10,13 +10,16 @@
 #include "launch/cluster.hpp"
 #include "launch/serve/routes_responses.hpp"
 #include "launch/serve/settings_of.hpp"
+#include "messaging/base/limits.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/proto/directory.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace di::launch {
@@ -33,6 +36,26 @@ std::vector<int> inherited(std::uint32_t first, std::uint32_t count) {
     all.push_back(fd);
   }
   return all;
+}
+
+/// Descriptors for so many connections besides all others. @return how many the system allows
+std::size_t room_for(std::size_t connections, const topology& t) {
+  const auto others = limits::descriptors_other
+                      + (t.ep + t.gateway.replicas + 8) * limits::descriptors_per_peer + 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return connections;
+  if (limit.rlim_cur < others + connections) {
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, others + connections);
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const std::size_t allowed = limit.rlim_cur > others + 16 ? limit.rlim_cur - others : 16;
+  if (allowed < connections)
+    log::warn(
+        "descriptors_short",
+        {{"wanted", connections + others}, {"allowed", limit.rlim_cur}, {"connections", allowed}});
+  return std::min(allowed, connections);
 }
 
 } // namespace
@@ -119,6 +142,7 @@ result<void> gateway_host::start_http(const std::vector<int>& sockets) {
   serve::add_responses_routes(*router_, *service_);
   auto options = serve::http_options_of(c.config.gateway);
   options.listening = sockets;
+  options.limits.connections = room_for(options.limits.connections, c.config);
   DI_TRY(http_, http::server::start(std::move(options), router_->callbacks()));
   service_->start_clock();
   log::info("gateway_listens", {{"gateway", c.boot.index}, {"port", c.boot.gateway->http_port}});
@@ -178,7 +202,9 @@ result<void> gateway_host::reload(const std::string& text) {
   auto next = serve::settings_of(*read.value, model_, c.boot.index);
   next.model.created = kept->model.created;
   next.keys_file = kept->keys_file; // another file needs a new start, as other sockets do
-  http_->reload(serve::http_limits_of(g), serve::http_timeouts_of(g));
+  auto bounds = serve::http_limits_of(g);
+  bounds.connections = room_for(bounds.connections, c.config);
+  http_->reload(bounds, serve::http_timeouts_of(g));
   const auto keys = service_->reload(std::move(next));
   if (g.tls())
     DI_TRY_VOID(http_->reload_tls({g.tls_cert, g.tls_key}));
