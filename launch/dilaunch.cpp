@@ -3,6 +3,7 @@
 #include "launch/chat/cmd_chat.hpp"
 #include "launch/cmd_checkpoint.hpp"
 #include "launch/cmd_codec.hpp"
+#include "launch/cmd_codec_parse.hpp"
 #include "launch/cmd_tokenize.hpp"
 #include "launch/commands.hpp"
 #include "launch/units.hpp"
@@ -61,6 +62,7 @@ int main(int argc, char** argv) {
   di::launch::add_checkpoint_commands(app, exit_code);
   di::launch::add_tokenize_commands(app, exit_code);
   di::launch::add_codec_render_command(app, exit_code);
+  di::launch::add_codec_parse_command(app, exit_code);
   if (unknown_command(app, argc, argv))
     return 2;
   try {
