@@ -103,9 +103,9 @@ inline json without_usage(json final) {
 /// What does not hold for the case; empty: all does.
 ///
 /// Joined deltas are the whole answer; every cut gives the same; arguments are JSON objects; tokens
-/// give the same events however they are grouped; markers are shown nowhere as such.
+/// give the same events however they are grouped. @param cuts  how many are tried
 inline std::string broken_rule(const answer_case& c, const tokenizer& words,
-                               const std::function<std::size_t(std::size_t)>& below) {
+                               const std::function<std::size_t(std::size_t)>& below, int cuts = 3) {
   const auto recipe = std::make_shared<const answer_recipe>(c.recipe);
   const api protocol = c.recipe.protocol;
   const auto same = [&](const client_view& streamed, const client_view& whole) {
@@ -127,7 +127,7 @@ inline std::string broken_rule(const answer_case& c, const tokenizer& words,
   for (const client_view::call& call : view.calls)
     if (!json::parse(call.arguments, nullptr, false).is_object())
       return "arguments are no object: " + call.arguments;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < cuts; ++i) {
     answer_stream again{recipe, &words};
     const client_view other =
         client_of(protocol, stream_text(again, cut_text(c.text, below), c.why));
