@@ -152,6 +152,11 @@ std::variant<std::uint64_t, api_error> deadline_of(const service& home, const ca
   return most == 0 ? ms : std::min(ms, most);
 }
 
+std::string dedup_of(const call& c) {
+  const auto key = c.asked.headers.get("idempotency-key");
+  return key.empty() ? std::string{} : fmt::format("{}\n{}", c.who->tenant, key);
+}
+
 std::optional<api_error> add_return(const service& home, const call& c, generation& g) {
   const auto s = home.settings();
   const auto key = c.asked.headers.get("idempotency-key");
@@ -160,7 +165,7 @@ std::optional<api_error> add_return(const service& home, const call& c, generati
     return bad_field("idempotency-key", fmt::format("the Idempotency-Key has {} bytes; at most {}",
                                                     key.size(), key_bytes_max));
   if (!key.empty()) {
-    g.dedup = fmt::format("{}\n{}", c.who->tenant, key);
+    g.dedup = dedup_of(c);
     g.dedup_digest =
         engine::sha256_hex(std::as_bytes(std::span{c.asked.body.data(), c.asked.body.size()}));
     g.dedup_digest += c.asked.path;
@@ -242,30 +247,46 @@ std::variant<std::optional<resume_point>, api_error> point_of(const call& c, api
 
 } // namespace
 
+std::variant<admission::ticket, api_error> admit(service& home, const call& c,
+                                                 std::optional<request_id> back) {
+  const auto now = home.world().now();
+  home.parked().release(now, back, dedup_of(c));
+  auto place = home.doors().enter(*c.who, now);
+  if (const auto* no = std::get_if<api_error>(&place); no != nullptr && home.metrics() != nullptr)
+    home.metrics()->rejected(no->status == 429 ? rejection::key_limit : rejection::queue_full);
+  return place;
+}
+
 void run_generation(service& home, call_ptr c, api protocol, const generation_maker& make) {
-  auto place = home.doors().enter(*c->who, home.world().now());
-  if (const auto* no = std::get_if<api_error>(&place)) {
-    if (home.metrics() != nullptr)
-      home.metrics()->rejected(no->status == 429 ? rejection::key_limit : rejection::queue_full);
-    return home.refuse(*c, *no);
-  }
   auto point = point_of(*c, protocol);
   if (const auto* no = std::get_if<api_error>(&point))
     return home.refuse(*c, *no);
+  auto& where = std::get<std::optional<resume_point>>(point);
+  auto place = admit(home, *c, where ? std::optional{where->answer.request} : std::nullopt);
+  if (const auto* no = std::get_if<api_error>(&place))
+    return home.refuse(*c, *no);
   auto& ticket = std::get<admission::ticket>(place);
-  if (auto& where = std::get<std::optional<resume_point>>(point))
+  if (where)
     return session::resume(home, std::move(c), std::move(*where), std::move(ticket));
-  auto body = read_body(home, *c);
-  if (const auto* no = std::get_if<api_error>(&body))
-    return home.refuse(*c, *no);
-  auto made = make(*c, std::move(std::get<json>(body)));
-  if (const auto* no = std::get_if<api_error>(&made)) {
-    if (home.metrics() != nullptr && no->code == "context_length_exceeded")
-      home.metrics()->rejected(rejection::too_large);
-    return home.refuse(*c, *no);
-  }
-  std::string{}.swap(c->asked.body); // a prompt can be large, and is not needed any more
-  session::start(home, std::move(c), std::move(std::get<generation>(made)), std::move(ticket));
+  using outcome = std::variant<generation, api_error>;
+  const auto held = std::make_shared<admission::ticket>(std::move(ticket));
+  make_aside<outcome>(
+      home, c,
+      [&home, c, make]() -> outcome {
+        auto body = read_body(home, *c);
+        if (const auto* no = std::get_if<api_error>(&body))
+          return *no;
+        return make(*c, std::move(std::get<json>(body)));
+      },
+      [&home, c, held](outcome made) {
+        if (const auto* no = std::get_if<api_error>(&made)) {
+          if (home.metrics() != nullptr && no->code == "context_length_exceeded")
+            home.metrics()->rejected(rejection::too_large);
+          return home.refuse(*c, *no);
+        }
+        std::string{}.swap(c->asked.body); // a prompt can be large, and is not needed any more
+        session::start(home, c, std::move(std::get<generation>(made)), std::move(*held));
+      });
 }
 
 } // namespace di::serve

@@ -44,6 +44,31 @@ std::optional<api_error> add_return(const service& home, const call& c, generati
 /// [ms] of `x-di-deadline-ms` or the settings, whichever is sooner; 0: none.
 std::variant<std::uint64_t, api_error> deadline_of(const service& home, const call& c);
 
+/// Who of the same tenant sends this Idempotency-Key again asks for the same request; empty: no
+/// key.
+std::string dedup_of(const call& c);
+
+/// [bytes] of a body from which on it is worked on aside.
+inline constexpr std::size_t aside_bytes = 64u << 10;
+
+/// Makes something of the call's body, and hands it on, on the thread of the connection. `make`
+/// uses nothing of the call's client; it runs beside the HTTP threads if the body is large.
+template <class Made>
+void make_aside(service& home, const call_ptr& c, std::function<Made()> make,
+                std::function<void(Made)> then) {
+  if (c->asked.body.size() < aside_bytes)
+    return then(make());
+  home.aside([c, make = std::move(make), then = std::move(then)] {
+    const auto made = std::make_shared<Made>(make());
+    c->client->post([c, made, then] { then(std::move(*made)); });
+  });
+}
+
+/// A place for the call; counted if there is none.
+/// @param back  the request that its client comes back to
+std::variant<admission::ticket, api_error> admit(service& home, const call& c,
+                                                 std::optional<request_id> back = std::nullopt);
+
 /// The whole way of a route: resumes what Last-Event-ID names, else admits the call, makes a
 /// generation of its body and starts it.
 using generation_maker =

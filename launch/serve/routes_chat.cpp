@@ -17,22 +17,34 @@ void generate(service& home, call_ptr c, api protocol) {
   });
 }
 
+using counted = std::variant<std::size_t, api_error>;
+
 // As the request would be tokenized, whether or not it says max_tokens.
-void count_tokens(service& home, call_ptr c) {
-  auto body = read_body(home, *c);
+counted count(const service& home, const call& c) {
+  auto body = read_body(home, c);
   if (const auto* no = std::get_if<api_error>(&body))
-    return home.refuse(*c, *no);
+    return *no;
   auto& j = std::get<json>(body);
   if (!j.contains("max_tokens"))
     j["max_tokens"] = 1;
   const auto prepared = engine::prepare_request(api::messages, j, home.rules(true));
   if (const auto* no = std::get_if<engine::request_error>(&prepared))
-    return home.refuse(*c, to_api_error(*no));
+    return to_api_error(*no);
   const auto ids =
       engine::encode_segments(std::get<engine::prepared_request>(prepared).segments, *home.words());
   if (!ids)
-    return home.refuse(*c, from_cluster(ec::internal, ids.error().what, 0));
-  home.answer(*c, 200, json{{"input_tokens", ids->size()}}.dump());
+    return from_cluster(ec::internal, ids.error().what, 0);
+  return ids->size();
+}
+
+void count_tokens(service& home, call_ptr c) {
+  make_aside<counted>(
+      home, c, [&home, c] { return count(home, *c); },
+      [&home, c](counted n) {
+        if (const auto* no = std::get_if<api_error>(&n))
+          return home.refuse(*c, *no);
+        home.answer(*c, 200, json{{"input_tokens", std::get<std::size_t>(n)}}.dump());
+      });
 }
 
 } // namespace

@@ -91,15 +91,17 @@ std::variant<std::vector<token_id>, api_error> tokens_of(const service& home, js
   return std::move(*ids);
 }
 
-void tokenize(service& home, call_ptr c) {
-  auto body = read_body(home, *c);
+using text_or_error = std::variant<std::string, api_error>;
+
+text_or_error tokenized(const service& home, const call& c) {
+  auto body = read_body(home, c);
   if (const auto* no = std::get_if<api_error>(&body))
-    return home.refuse(*c, *no);
+    return *no;
   auto& asked = std::get<json>(body);
   const bool strings = asked.contains("return_token_strs") && asked["return_token_strs"] == true;
   const auto ids = tokens_of(home, asked);
   if (const auto* no = std::get_if<api_error>(&ids))
-    return home.refuse(*c, *no);
+    return *no;
   const auto& list = std::get<std::vector<token_id>>(ids);
   json j;
   j["count"] = list.size();
@@ -111,26 +113,37 @@ void tokenize(service& home, call_ptr c) {
     for (const auto id : list)
       j["token_strs"].push_back(utf8_lossy(home.words()->token_bytes(id)));
   }
-  home.answer(*c, 200, j.dump());
+  return j.dump();
 }
 
-void detokenize(service& home, call_ptr c) {
-  auto body = read_body(home, *c);
+text_or_error detokenized(const service& home, const call& c) {
+  auto body = read_body(home, c);
   if (const auto* no = std::get_if<api_error>(&body))
-    return home.refuse(*c, *no);
+    return *no;
   const auto& asked = std::get<json>(body);
   const auto at = asked.find("tokens");
   if (at == asked.end() || !at->is_array() || at->size() > detokenize_max)
-    return home.refuse(*c, bad_field("tokens", "tokens is a list of token ids"));
+    return bad_field("tokens", "tokens is a list of token ids");
   std::vector<token_id> ids;
   ids.reserve(at->size());
   for (const auto& id : *at) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0
         || id.get<std::int64_t>() >= static_cast<std::int64_t>(home.words()->size()))
-      return home.refuse(*c, bad_field("tokens", "tokens is a list of token ids of this model"));
+      return bad_field("tokens", "tokens is a list of token ids of this model");
     ids.push_back(id.get<token_id>());
   }
-  home.answer(*c, 200, json{{"prompt", home.words()->decode(ids)}}.dump());
+  return json{{"prompt", home.words()->decode(ids)}}.dump();
+}
+
+void answer_aside(service& home, const call_ptr& c,
+                  text_or_error (*make)(const service&, const call&)) {
+  make_aside<text_or_error>(
+      home, c, [&home, c, make] { return make(home, *c); },
+      [&home, c](text_or_error made) {
+        if (const auto* no = std::get_if<api_error>(&made))
+          return home.refuse(*c, *no);
+        home.answer(*c, 200, std::move(std::get<std::string>(made)));
+      });
 }
 
 } // namespace
@@ -147,9 +160,10 @@ void add_model_routes(router& to, service& home) {
   const route_options words{dialect::openai, true, served_route::tokenize};
   for (const std::string base : {"", "/v1"}) {
     to.add(
-        "POST", base + "/tokenize", [&home](call_ptr c) { tokenize(home, std::move(c)); }, words);
+        "POST", base + "/tokenize", [&home](call_ptr c) { answer_aside(home, c, tokenized); },
+        words);
     to.add(
-        "POST", base + "/detokenize", [&home](call_ptr c) { detokenize(home, std::move(c)); },
+        "POST", base + "/detokenize", [&home](call_ptr c) { answer_aside(home, c, detokenized); },
         words);
   }
 }

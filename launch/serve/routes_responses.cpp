@@ -90,43 +90,58 @@ void keep(const service& home, making& m, generation& g) {
     g.keep_ms = std::max(g.keep_ms, home.settings()->timeouts.stored_ttl_ms);
 }
 
-void generate(service& home, making_ptr m) {
-  call& c = *m->c;
-  const json own = input_as_items(m->body.value("input", json{}), home.world().random());
-  if (m->earlier > 0 || !m->how.previous.empty()) {
-    m->body["input"] = m->kept.items;
+using outcome = std::variant<generation, api_error>;
+
+outcome prepare(const service& home, making& m) {
+  call& c = *m.c;
+  const json own = input_as_items(m.body.value("input", json{}), home.world().random());
+  if (m.earlier > 0 || !m.how.previous.empty()) {
+    m.body["input"] = m.kept.items;
     for (const json& item : own)
-      m->body["input"].push_back(item);
+      m.body["input"].push_back(item);
   }
   for (const json& item : own)
-    m->kept.items.push_back(item);
-  for (std::string& unused : unused_fields(m->body))
+    m.kept.items.push_back(item);
+  for (std::string& unused : unused_fields(m.body))
     c.warnings.push_back(std::move(unused));
-  json echo = repeated_fields(m->body, m->how);
-  auto custom = custom_tool_names(m->body);
-  auto made = make_generation(home, c, api::responses, std::move(m->body));
+  json echo = repeated_fields(m.body, m.how);
+  auto custom = custom_tool_names(m.body);
+  auto made = make_generation(home, c, api::responses, std::move(m.body));
   if (auto* no = std::get_if<api_error>(&made)) {
-    count_from_own_items(*no, m->earlier);
-    return home.refuse(c, *no);
+    count_from_own_items(*no, m.earlier);
+    return made;
   }
   auto& g = std::get<generation>(made);
   g.recipe.echo = std::move(echo);
   g.recipe.custom_tools = std::move(custom);
-  keep(home, *m, g);
-  std::string{}.swap(c.asked.body);
+  keep(home, m, g);
   if (dump(g.recipe.echo).size() > kept_bytes_max)
-    return home.refuse(c, make_error(400, "fields that a response repeats are too large"));
+    return make_error(400, "fields that a response repeats are too large");
+  if (m.how.background && dump(g.extra).size() > kept_bytes_max)
+    return bad_field("input", "the input is too large to be kept, and a background response must "
+                              "be");
+  return made;
+}
+
+void begin(service& home, const making_ptr& m, outcome made) {
+  if (const auto* no = std::get_if<api_error>(&made))
+    return home.refuse(*m->c, *no);
+  auto& g = std::get<generation>(made);
+  std::string{}.swap(m->c->asked.body);
   if (m->how.background) {
     const auto most = home.settings()->timeouts.request_ms;
     g.detached_ms = std::max(g.detached_ms, most > 0 ? most : background_ms);
     g.leave_on_disconnect = true;
-    if (dump(g.extra).size() > kept_bytes_max)
-      return home.refuse(c, bad_field("input", "the input is too large to be kept, and a "
-                                               "background response must be"));
     if (!g.stream)
-      return start_background(home, std::move(m), std::move(g));
+      return start_background(home, m, std::move(g));
   }
   session::start(home, m->c, std::move(g), std::move(m->place));
+}
+
+void generate(service& home, const making_ptr& m) {
+  make_aside<outcome>(
+      home, m->c, [&home, m] { return prepare(home, *m); },
+      [&home, m](outcome made) { begin(home, m, std::move(made)); });
 }
 
 api_error no_previous(const std::string& id) {
@@ -137,7 +152,8 @@ api_error no_previous(const std::string& id) {
 }
 
 /// Puts the conversation before it into place, then generates.
-void continue_from(service& home, making_ptr m, std::variant<found_request, api_error> found) {
+void continue_from(service& home, const making_ptr& m,
+                   std::variant<found_request, api_error> found) {
   if (const auto* no = std::get_if<api_error>(&found))
     return home.refuse(*m->c, no->status == 404 ? no_previous(m->how.previous) : *no);
   auto& [note, record] = std::get<found_request>(found);
@@ -150,7 +166,25 @@ void continue_from(service& home, making_ptr m, std::variant<found_request, api_
   const public_id id{api::responses, record.request, note.secret};
   m->kept.items = conversation_after(*before, recorded_answer(home, note, id, record));
   m->earlier = m->kept.items.size();
-  generate(home, std::move(m));
+  generate(home, m);
+}
+
+void take_body(service& home, const making_ptr& m, std::variant<json, api_error> body) {
+  if (const auto* no = std::get_if<api_error>(&body))
+    return home.refuse(*m->c, *no);
+  m->body = std::move(std::get<json>(body));
+  auto how = read_keeping(m->body);
+  if (const auto* no = std::get_if<api_error>(&how))
+    return home.refuse(*m->c, *no);
+  m->how = std::get<keeping>(how);
+  if (m->how.previous.empty())
+    return generate(home, m);
+  const auto id = public_id::parse(m->how.previous);
+  if (!id || id->protocol != api::responses)
+    return home.refuse(*m->c, no_previous(m->how.previous));
+  look_up(home, m->c, *id, [&home, m](std::variant<found_request, api_error> found) {
+    continue_from(home, m, std::move(found));
+  });
 }
 
 void create(service& home, call_ptr c) {
@@ -158,33 +192,16 @@ void create(service& home, call_ptr c) {
     return run_generation(home, std::move(c), api::responses, [&home](call& of, json body) {
       return make_generation(home, of, api::responses, std::move(body));
     });
-  auto place = home.doors().enter(*c->who, home.world().now());
-  if (const auto* no = std::get_if<api_error>(&place)) {
-    if (home.metrics() != nullptr)
-      home.metrics()->rejected(no->status == 429 ? rejection::key_limit : rejection::queue_full);
-    return home.refuse(*c, *no);
-  }
-  auto body = read_body(home, *c);
-  if (const auto* no = std::get_if<api_error>(&body))
-    return home.refuse(*c, *no);
-  auto how = read_keeping(std::get<json>(body));
-  if (const auto* no = std::get_if<api_error>(&how))
+  auto place = admit(home, *c);
+  if (const auto* no = std::get_if<api_error>(&place))
     return home.refuse(*c, *no);
   auto m = std::make_shared<making>();
   m->c = std::move(c);
   m->place = std::move(std::get<admission::ticket>(place));
-  m->body = std::move(std::get<json>(body));
-  m->how = std::get<keeping>(how);
-  if (m->how.previous.empty())
-    return generate(home, std::move(m));
-  const auto id = public_id::parse(m->how.previous);
-  if (!id || id->protocol != api::responses)
-    return home.refuse(*m->c, no_previous(m->how.previous));
-  const call_ptr asking = m->c;
-  look_up(home, asking, *id,
-          [&home, m = std::move(m)](std::variant<found_request, api_error> found) mutable {
-            continue_from(home, std::move(m), std::move(found));
-          });
+  using body_or_error = std::variant<json, api_error>;
+  make_aside<body_or_error>(
+      home, m->c, [&home, m] { return read_body(home, *m->c); },
+      [&home, m](body_or_error body) { take_body(home, m, std::move(body)); });
 }
 
 // --- what is kept -----------------------------------------------------------------------------
@@ -265,7 +282,7 @@ void stream_again(service& home, call_ptr c, const public_id& id) {
   auto seen = events_seen(*c, id);
   if (const auto* no = std::get_if<api_error>(&seen))
     return home.refuse(*c, *no);
-  auto place = home.doors().enter(*c->who, home.world().now());
+  auto place = admit(home, *c, id.request);
   if (const auto* no = std::get_if<api_error>(&place))
     return home.refuse(*c, *no);
   session::resume(home, std::move(c), {id, {std::get<std::uint64_t>(seen)}, 0, true},

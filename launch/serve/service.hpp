@@ -9,10 +9,13 @@
 #include "launch/serve/admission.hpp"
 #include "launch/serve/call.hpp"
 #include "launch/serve/health_source.hpp"
+#include "launch/serve/parked_places.hpp"
 #include "launch/serve/serve_settings.hpp"
 #include "launch/serve/serving_metrics.hpp"
+#include "launch/serve/side_worker.hpp"
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54,6 +57,7 @@ public:
   health_state health() const { return parts_.health->health(); }
   env& world() const { return *parts_.world; }
   admission& doors() { return doors_; }
+  parked_places& parked() { return parked_; }
   const api_keys& keys() const { return *keys_; }
 
   /// Rules for bodies as the settings say. @param messages  of the Messages routes
@@ -73,6 +77,9 @@ public:
   void finished(call& c);
   serving_metrics* metrics() const { return parts_.metrics; }
 
+  /// Runs `work` on a thread beside those of HTTP.
+  void aside(std::function<void()> work) { side_.add(std::move(work)); }
+
   /// Sessions live here from their start to their end.
   void hold(std::shared_ptr<session> s);
   void release(const session* s);
@@ -90,12 +97,14 @@ private:
   service_parts parts_;
   std::shared_ptr<api_keys> keys_;
   admission doors_;
+  parked_places parked_;     ///< after doors_: it goes first
   mutable std::mutex guard_; ///< of settings_, sessions_, stop_
   std::shared_ptr<const serve_settings> settings_;
   std::unordered_map<const session*, std::shared_ptr<session>> sessions_;
   std::condition_variable wake_;
   bool stop_ = false;
   std::thread clock_;
+  side_worker side_; ///< last: its work uses all the others
 };
 
 } // namespace di::serve

@@ -367,6 +367,9 @@ void session::done() {
     s.meter.reset();
   }
   s.place.spend(call_->record.prompt_tokens + call_->record.output_tokens, home_.world().now());
+  if (s.park_ms > 0)
+    home_.parked().park(s.id.request, s.what.dedup, std::move(s.place),
+                        home_.world().now() + std::chrono::milliseconds{s.park_ms});
   s.place = {};
   s.queue.clear();
   for (auto& p : s.parts)

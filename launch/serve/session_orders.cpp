@@ -289,6 +289,8 @@ void session::client_gone(http::gone why) {
   if (s.now == state::phase::done)
     return;
   const auto keep = shared_from_this();
+  if (s.what.leave_on_disconnect && !s.parts.empty() && !s.parts[0].closed)
+    s.park_ms = settings_->timeouts.resume_window_ms;
   withdraw(s.what.leave_on_disconnect);
   s.now = state::phase::done;
   call_->record.status = 499;

@@ -68,6 +68,7 @@ struct session::state {
   instant last_sent;
   std::optional<request_meter> meter;
   bool streams_counted = false;
+  std::uint64_t park_ms = 0; ///< [ms] its place stays taken after it
 };
 
 } // namespace di::serve

@@ -10,9 +10,11 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <deque>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <set>
 
 namespace di::test {
@@ -56,14 +58,24 @@ public:
   void on_drained(std::function<void()> callback) override { drained_ = std::move(callback); }
   void on_gone(std::function<void(http::gone)> callback) override { left_ = std::move(callback); }
   bool is_gone() const override { return gone_; }
-  void post(std::function<void()> work) override { work_.push_back(std::move(work)); }
+  void post(std::function<void()> work) override {
+    const std::scoped_lock lock{guard_};
+    work_.push_back(std::move(work));
+    came_.notify_all();
+  }
 
   void run() {
-    while (!work_.empty()) {
-      auto next = std::move(work_.front());
-      work_.pop_front();
+    while (auto next = take())
       next();
+  }
+  /// Waits for work of another thread, then runs it.
+  void run_later() {
+    {
+      std::unique_lock lock{guard_};
+      EXPECT_TRUE(
+          came_.wait_for(lock, std::chrono::seconds{30}, [this] { return !work_.empty(); }));
     }
+    run();
   }
   void drain() {
     waiting = 0;
@@ -82,6 +94,16 @@ private:
   bool gone_ = false;
   std::function<void()> drained_;
   std::function<void(http::gone)> left_;
+  std::function<void()> take() {
+    const std::scoped_lock lock{guard_};
+    if (work_.empty())
+      return nullptr;
+    auto next = std::move(work_.front());
+    work_.pop_front();
+    return next;
+  }
+  std::mutex guard_; ///< of work_
+  std::condition_variable came_;
   std::deque<std::function<void()>> work_;
 };
 

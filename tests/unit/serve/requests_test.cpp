@@ -100,6 +100,8 @@ TEST(limits, refuse_before_anything_is_submitted) {
     auto body = chat_body();
     body[field] = value;
     const auto c = w.post("/v1/chat/completions", body);
+    if (body.dump().size() >= 60'000)
+      c->run_later();
     ASSERT_TRUE(c->whole) << field;
     EXPECT_EQ(c->whole->status, 400) << field;
     EXPECT_EQ(body_of(*c)["error"]["code"], code) << field;
@@ -109,7 +111,9 @@ TEST(limits, refuse_before_anything_is_submitted) {
   refused("max_tokens", 1'000'000'000, "invalid_request_error");
   refused("stop", json(std::vector<std::string>(100'000, "x")), "invalid_request_error");
   refused("max_tokens", 4'092, "context_length_exceeded");
-  EXPECT_EQ(w.send("POST", "/v1/chat/completions", std::string(100'000, '['))->whole->status, 400);
+  const auto deep = w.send("POST", "/v1/chat/completions", std::string(100'000, '['));
+  deep->run_later();
+  EXPECT_EQ(deep->whole->status, 400);
   EXPECT_EQ(w.send("POST", "/v1/chat/completions", "{\"model\":\"demo\",x}")->whole->status, 400);
   EXPECT_TRUE(w.desk->orders.empty());
   EXPECT_EQ(w.home.doors().open(), 0U);
@@ -140,6 +144,53 @@ TEST(limits, of_a_key_hold_for_its_requests) {
   first->leave();
   EXPECT_FALSE(w.post("/v1/chat/completions", body, key)->whole);
   std::remove(file.c_str());
+}
+
+TEST(limits, of_a_key_count_those_who_left_and_may_return) {
+  const auto file = testing::TempDir() + "di_parked_keys.yaml";
+  std::ofstream{file} << "keys:\n  - {key: sk-alice-1, tenant: alice, requests: 1}\n";
+  auto settings = test_settings();
+  settings.keys_file = file;
+  serve_world w{settings};
+  ASSERT_TRUE(w.home.load_keys().ok());
+  const auto with = [](std::string name, std::string value) {
+    return http::header_list{{"Authorization", "Bearer sk-alice-1"}, {std::move(name), value}};
+  };
+  const auto first = w.post("/v1/chat/completions", chat_body(true), with("Idempotency-Key", "a"));
+  first->leave();
+  EXPECT_EQ(w.home.parked().size(), 1U);
+  const auto other = w.post("/v1/chat/completions", chat_body(), with("Idempotency-Key", "b"));
+  ASSERT_TRUE(other->whole);
+  EXPECT_EQ(other->whole->status, 429) << "the first one still computes";
+  const auto again = w.post("/v1/chat/completions", chat_body(true), with("Idempotency-Key", "a"));
+  EXPECT_FALSE(again->whole) << "it comes back to its own request";
+  again->leave();
+  w.desk->record(w.desk->orders[1], {said("Hello")}, true);
+  const auto secret = json::parse(w.desk->orders[1].what.note)["secret"].get<std::uint64_t>();
+  const event_id seen{{engine::api::chat, w.desk->orders[1].id, secret}, {1}, 0};
+  const auto resumed =
+      w.post("/v1/chat/completions", chat_body(true), with("Last-Event-ID", seen.text()));
+  EXPECT_TRUE(resumed->ended) << "by the id of an event, too";
+  EXPECT_EQ(w.home.doors().open(), 0U);
+  w.post("/v1/chat/completions", chat_body(true), with("Idempotency-Key", "c"))->leave();
+  w.clock.time.ns += 61'000'000'000;
+  EXPECT_FALSE(w.post("/v1/chat/completions", chat_body(), with("Idempotency-Key", "d"))->whole)
+      << "the window is over";
+  std::remove(file.c_str());
+}
+
+TEST(large_bodies, are_read_beside_the_threads_of_http) {
+  serve_world w;
+  auto body = chat_body();
+  body["messages"][0]["content"] = std::string(200'000, 'a');
+  const auto c = w.post("/v1/chat/completions", body);
+  c->run_later();
+  ASSERT_TRUE(c->whole);
+  EXPECT_EQ(body_of(*c)["error"]["code"], "context_length_exceeded");
+  body["messages"][0]["content"] = "Hi" + std::string(100'000, ' ');
+  const auto counted = w.post("/tokenize", json{{"prompt", body["messages"][0]["content"]}});
+  counted->run_later();
+  EXPECT_EQ(counted->whole->status, 200);
 }
 
 TEST(limits, of_time_come_from_header_and_settings) {
