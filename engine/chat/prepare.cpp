@@ -6,6 +6,12 @@
 #include <algorithm>
 
 namespace di::engine {
+namespace {
+
+// Each field is looked up by going through all: a body of a million of them would cost seconds.
+constexpr std::size_t fields_max = 1024;
+
+} // namespace
 
 std::variant<json, request_error> parse_body(std::string_view body, const request_rules& rules) {
   chat_json_limits limits;
@@ -21,6 +27,11 @@ std::variant<json, request_error> parse_body(std::string_view body, const reques
       error.status = 413;
       error.code = "request_too_large";
     }
+    return error;
+  }
+  if (parsed->is_object() && parsed->size() > fields_max) {
+    error.message = fmt::format("invalid request body: {} fields, at most {} are read",
+                                parsed->size(), fields_max);
     return error;
   }
   if (parsed->is_object())

@@ -92,12 +92,15 @@ TEST(requests, answer_large_abuse_with_a_small_error) {
   for (int i = 0; i < 100'000; ++i)
     stops += "\"a\",";
   stops.back() = ']';
+  std::string fields;
+  for (int i = 0; i < 100'000; ++i)
+    fields += fmt::format("{}\"k{}\": 0", i > 0 ? "," : "", i);
   for (const request_error& error :
        {refused(api::responses, R"({"model": "DeepSeek-V4.1-Flash", "input": [)" + items + "}"),
         refused(api::chat, chat_body(R"("tool_choice": ")" + long_word + "\"")),
         refused(api::chat, chat_body("\"" + long_word + "\": 1, \"temperature\": 9")),
         refused(api::chat, chat_body("\"stop\": [" + stops)),
-        refused(api::chat, std::string(200'000, '['))}) {
+        refused(api::chat, std::string(200'000, '[')), refused(api::chat, chat_body(fields))}) {
     EXPECT_EQ(error.status, 400);
     EXPECT_LT(error.message.size(), 2048U);
     EXPECT_EQ(utf8_valid_prefix(error.message), error.message.size());
