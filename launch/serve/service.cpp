@@ -57,6 +57,9 @@ service::~service() {
   wake_.notify_all();
   if (clock_.joinable())
     clock_.join();
+  // The desk may hold them for longer; nothing of theirs may look back here.
+  for (const auto& [key, s] : std::exchange(sessions_, {}))
+    s->abandon();
 }
 
 std::shared_ptr<const serve_settings> service::settings() const {

@@ -377,6 +377,16 @@ void session::done() {
   home_.release(this);
 }
 
+void session::abandon() {
+  auto& s = *state_;
+  s.now = state::phase::done;
+  s.meter.reset();
+  s.place = {};
+  s.queue.clear();
+  for (auto& p : s.parts)
+    p.ear.reset();
+}
+
 served_end session::how_it_ended() const {
   const auto& r = call_->record;
   if (r.aborted)

@@ -82,6 +82,8 @@ public:
 
   /// A comment, if nothing was sent for so long. Any thread.
   void tick();
+  /// Lets go of the service, which ends; the HTTP server has stopped.
+  void abandon();
   /// Ends it with an error; for a gateway that stops. Any thread.
   void stop(const api_error& why);
 

@@ -146,6 +146,19 @@ TEST(session, is_gone_when_its_answer_is_out) {
     EXPECT_TRUE(ear.expired());
 }
 
+TEST(session, looks_at_no_service_that_is_gone) {
+  auto w = std::make_unique<serve_world>();
+  const auto c = w->post("/v1/chat/completions", chat_body(true));
+  const auto desk = w->desk;
+  const std::weak_ptr<actors::stream_listener> ear = desk->orders.at(0).ear;
+  w.reset();
+  desk->orders[0].ear->tokens(released(said("late")));
+  c->run();
+  EXPECT_FALSE(c->stream_status);
+  desk->orders.clear();
+  EXPECT_TRUE(ear.expired());
+}
+
 TEST(session, tells_a_connection_that_another_took_over) {
   serve_world w;
   const auto c = w.post("/v1/chat/completions", chat_body(true), {{"Idempotency-Key", "k"}});
