@@ -8,9 +8,7 @@
 namespace di::engine {
 
 output_parser::output_parser(const parse_options& options, const marker_tokens& tokens)
-    : options_{options}, arguments_{options.strict} {
-  prepare_text_stages(tokens);
-  prepare_tool_stages(tokens);
+    : options_{options}, tokens_{tokens}, arguments_{options.strict} {
   switch (options.plain ? start_stage::answer_continuation : options.begins) {
   case start_stage::reasoning:
     stage_ = stage::reasoning;
@@ -35,8 +33,7 @@ output_parser::output_parser(const parse_options& options, const marker_tokens& 
 void output_parser::use(const marker_tokens& tokens, std::vector<output_piece>& out) {
   release(pending_.size(), out);
   stages_ = {};
-  prepare_text_stages(tokens);
-  prepare_tool_stages(tokens);
+  tokens_ = tokens;
 }
 
 void output_parser::text(std::string_view bytes, std::uint32_t chunk,

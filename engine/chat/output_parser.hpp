@@ -116,13 +116,17 @@ private:
   struct stage_markers {
     marker_set set;
     std::vector<action> actions;
+    bool built = false;
     void add(marker m, action a);
   };
 
   void add_stops(stage_markers& to) const;
-  void prepare_text_stages(const marker_tokens& tokens);
-  void prepare_tool_stages(const marker_tokens& tokens);
-  marker dsml(std::string_view before, std::string_view after, const marker_tokens& tokens) const;
+  void add_block(stage_markers& to) const;
+  void build_text_stage(stage_markers& m) const;
+  void build_tool_stage(stage_markers& m) const;
+  marker dsml(std::string_view before, std::string_view after) const;
+  marker think_end() const;
+  stage_markers& markers(); // of this stage; made when it is first entered
 
   void take(output_symbol symbol, std::string_view spelling, std::uint32_t chunk,
             std::vector<output_piece>& out);
@@ -137,10 +141,9 @@ private:
   void arguments(std::string text, std::vector<output_piece>& out);
   void close_call(std::vector<output_piece>& out);
   void flush(std::vector<output_piece>& out);
-  stage_markers& markers() { return stages_[static_cast<std::size_t>(stage_)]; }
-  stage_markers& of(stage s) { return stages_[static_cast<std::size_t>(s)]; }
 
   parse_options options_;
+  marker_tokens tokens_;
   stage stage_ = stage::answer;
   bool at_start_ = true; // of reasoning or answer: line feeds are dropped
   std::array<stage_markers, static_cast<std::size_t>(stage::count_)> stages_;

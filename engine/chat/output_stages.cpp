@@ -17,15 +17,19 @@ void output_parser::stage_markers::add(marker m, action a) {
   actions.push_back(a);
 }
 
-marker output_parser::dsml(std::string_view before, std::string_view after,
-                           const marker_tokens& tokens) const {
+marker output_parser::dsml(std::string_view before, std::string_view after) const {
   marker m;
   m.text(before);
-  if (tokens.dsml)
-    m.special(*tokens.dsml, dsml_spelling);
+  if (tokens_.dsml)
+    m.special(*tokens_.dsml, dsml_spelling);
   else
     m.text(dsml_spelling);
   return m.text(after);
+}
+
+marker output_parser::think_end() const {
+  return tokens_.think_end ? marker{}.special(*tokens_.think_end, think_end_spelling)
+                           : marker{}.text(think_end_spelling);
 }
 
 // Stop strings come first: their index in the stage is their index in the request.
@@ -34,74 +38,85 @@ void output_parser::add_stops(stage_markers& to) const {
     to.add(marker{}.text(s), action::stop);
 }
 
-void output_parser::prepare_text_stages(const marker_tokens& tokens) {
-  marker think_end;
-  if (tokens.think_end)
-    think_end.special(*tokens.think_end, think_end_spelling);
-  else
-    think_end.text(think_end_spelling);
-  const marker block = dsml("<", "", tokens).with_newlines();
-
-  stage_markers& reasoning = of(stage::reasoning);
-  reasoning.add(marker{think_end}.with_newlines(), action::end_reasoning);
+void output_parser::add_block(stage_markers& to) const {
   if (options_.tool_calls)
-    reasoning.add(block, action::open_block);
+    to.add(dsml("<", "").with_newlines(), action::open_block);
+}
 
-  add_stops(of(stage::answer));
-  if (options_.plain)
-    return;
-  of(stage::answer).add(think_end, action::remove);
-  if (options_.tool_calls)
-    of(stage::answer).add(block, action::open_block);
-  if (!options_.json)
-    return;
-
-  stage_markers& search = of(stage::json_search);
-  add_stops(search);
-  search.add(think_end, action::remove);
-  search.add(marker{}.text("```json\n"), action::fence);
-  search.add(marker{}.text("```\n"), action::fence);
-  search.add(marker{}.text("{"), action::bracket);
-  search.add(marker{}.text("["), action::bracket);
-  for (const stage inside : {stage::json_bare, stage::json_fenced}) {
-    add_stops(of(inside));
-    of(inside).add(marker{}.text("\n```"), action::end_document);
-    if (!options_.strict)
-      of(inside).add(think_end, action::remove);
-    if (!options_.strict && options_.tool_calls)
-      of(inside).add(block, action::open_block);
+output_parser::stage_markers& output_parser::markers() {
+  stage_markers& m = stages_[static_cast<std::size_t>(stage_)];
+  if (!m.built) {
+    m.built = true;
+    build_text_stage(m);
+    build_tool_stage(m);
   }
-  if (options_.tool_calls) {
-    search.add(block, action::open_block);
-    of(stage::json_after).add(block, action::open_block);
+  return m;
+}
+
+void output_parser::build_text_stage(stage_markers& m) const {
+  switch (stage_) {
+  case stage::reasoning:
+    m.add(think_end().with_newlines(), action::end_reasoning);
+    return add_block(m);
+  case stage::answer:
+    add_stops(m);
+    if (options_.plain)
+      return;
+    m.add(think_end(), action::remove);
+    return add_block(m);
+  case stage::json_search:
+    add_stops(m);
+    m.add(think_end(), action::remove);
+    m.add(marker{}.text("```json\n"), action::fence);
+    m.add(marker{}.text("```\n"), action::fence);
+    m.add(marker{}.text("{"), action::bracket);
+    m.add(marker{}.text("["), action::bracket);
+    return add_block(m);
+  case stage::json_bare:
+  case stage::json_fenced:
+    add_stops(m);
+    m.add(marker{}.text("\n```"), action::end_document);
+    if (options_.strict)
+      return;
+    m.add(think_end(), action::remove);
+    return add_block(m);
+  case stage::json_after:
+    return add_block(m);
+  default:
+    return;
   }
 }
 
-void output_parser::prepare_tool_stages(const marker_tokens& tokens) {
-  if (!options_.tool_calls)
-    return;
-  const marker end = dsml("</", "", tokens);
-  // Once a block is open its tags count with or without their marker, as in the reference.
-  of(stage::calls).add(marker{}.text("invoke name=\""), action::open_call);
-  of(stage::call).add(marker{}.text("parameter name="), action::open_parameter);
-  if (!options_.strict)
-    for (const std::string_view rest : {" invoke name=\"", "invoke name=\""})
-      of(stage::call).add(dsml("<", rest, tokens), action::next_call);
-  of(stage::calls).add(end, action::end_block);
-  of(stage::call).add(end, action::end_call);
-  of(stage::name).add(marker{}.text("\""), action::end_name);
-  of(stage::text_value).add(end, action::end_value);
-  of(stage::other_value).add(end, action::end_value);
-  if (options_.strict) {
-    of(stage::key).add(marker{}.text(" "), action::end_key);
-    of(stage::attribute).add(marker{}.text("\"true\">"), action::text_value);
-    of(stage::attribute).add(marker{}.text("\"false\">"), action::json_value);
+// Once a block is open its tags count with or without their marker, as in the reference.
+void output_parser::build_tool_stage(stage_markers& m) const {
+  switch (stage_) {
+  case stage::calls:
+    m.add(marker{}.text("invoke name=\""), action::open_call);
+    return m.add(dsml("</", ""), action::end_block);
+  case stage::call:
+    m.add(marker{}.text("parameter name="), action::open_parameter);
+    if (!options_.strict)
+      for (const std::string_view rest : {" invoke name=\"", "invoke name=\""})
+        m.add(dsml("<", rest), action::next_call);
+    return m.add(dsml("</", ""), action::end_call);
+  case stage::name:
+    return m.add(marker{}.text("\""), action::end_name);
+  case stage::key:
+    return m.add(marker{}.text(" "), action::end_key);
+  case stage::attribute:
+    m.add(marker{}.text("\"true\">"), action::text_value);
+    return m.add(marker{}.text("\"false\">"), action::json_value);
+  case stage::header:
+    m.add(marker{}.text("\" string=\"true\">"), action::text_value);
+    m.add(marker{}.text("\" string=\"false\">"), action::json_value);
+    m.add(marker{}.text("\">"), action::bare_value);
+    return m.add(dsml("</", ""), action::end_value);
+  case stage::text_value:
+  case stage::other_value:
+    return m.add(dsml("</", ""), action::end_value);
+  default:
     return;
   }
-  of(stage::header).add(marker{}.text("\" string=\"true\">"), action::text_value);
-  of(stage::header).add(marker{}.text("\" string=\"false\">"), action::json_value);
-  of(stage::header).add(marker{}.text("\">"), action::bare_value);
-  of(stage::header).add(end, action::end_value);
 }
 
 } // namespace di::engine
