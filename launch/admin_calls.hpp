@@ -14,9 +14,11 @@ namespace di::launch {
 /// @errors those of find_run() and ask_run(); what the run refused, with its code
 result<nlohmann::json> ask_order(const std::string& run, const nlohmann::json& order);
 
-/// Status of a run, as a table or as one line of JSON: state, gateways, ranks, requests. Without
-/// its control process: what node 0 knows. @errors those of ask_order()
-result<std::string> shown_status(const std::string& run, bool as_json);
+/// State, gateways, ranks and requests of a run. Without its control process: what node 0 knows.
+/// @errors those of ask_order()
+result<nlohmann::json> read_status(const std::string& run);
+/// The same for people.
+std::string status_table(const nlohmann::json& status);
 
 /// Prints why, to stderr. @return the exit code
 int complain_of(const error& e);

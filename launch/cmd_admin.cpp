@@ -71,10 +71,11 @@ std::string head_of(const json& who) {
 }
 
 int status(const admin_arguments& a) {
-  const auto text = shown_status(a.run, a.json);
-  if (!text.ok())
-    return complain_of(text.error());
-  std::fwrite(text->data(), 1, text->size(), stdout);
+  const auto all = read_status(a.run);
+  if (!all.ok())
+    return complain_of(all.error());
+  const auto text = a.json ? all->dump() + "\n" : status_table(*all);
+  std::fwrite(text.data(), 1, text.size(), stdout);
   return exit_done;
 }
 
@@ -135,19 +136,21 @@ result<json> ask_order(const std::string& run, const json& order) {
                     answer.value("error", "refused without words")});
 }
 
-result<std::string> shown_status(const std::string& run, bool as_json) {
-  DI_TRY(const auto who, ask_order(run, {{"command", "who"}}));
+result<json> read_status(const std::string& run) {
+  DI_TRY(auto who, ask_order(run, {{"command", "who"}}));
   const auto state = who.value("state", "");
   const bool early = state == "starting" || state == "recovering" || state == "ending";
   if (early && who.contains("gateways"))
-    return as_json ? who.dump() + "\n" : head_of(who);
+    return who;
   DI_TRY(auto answer, ask_order(who.value("run", run), {{"command", "status"}}));
-  if (!as_json)
-    return head_of(who) + table_of(answer);
   for (const auto& [key, value] : who.items())
     if (!answer.contains(key))
       answer[key] = value;
-  return answer.dump() + "\n";
+  return answer;
+}
+
+std::string status_table(const json& status) {
+  return status.contains("ranks") ? head_of(status) + table_of(status) : head_of(status);
 }
 
 void add_admin_commands(CLI::App& app, int& exit_code) {

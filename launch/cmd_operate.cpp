@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <poll.h>
@@ -59,15 +60,36 @@ int reload(const std::string& run) {
   return exit_done;
 }
 
+/// What went on between two looks. Empty: nothing can be said.
+std::string rates_of(const json& before, const json& now, double seconds) {
+  if (!before.contains("requests") || !now.contains("requests") || seconds <= 0)
+    return {};
+  const auto grown = [&](const char* field) {
+    const auto was = before["requests"].value(field, 0.0), is = now["requests"].value(field, 0.0);
+    return is < was ? 0.0 : (is - was) / seconds; // control started again
+  };
+  return fmt::format("{:.1f} tokens/s, {:.1f} requests/s\n", grown("tokens"), grown("closed"));
+}
+
 int top(const std::string& run, double every_s, std::uint32_t rounds) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  json before;
+  auto looked = std::chrono::steady_clock::now();
   for (std::uint32_t i = 0; rounds == 0 || i < rounds; ++i) {
     if (i > 0)
       ::poll(nullptr, 0, static_cast<int>(every_s * 1000));
-    const auto shown = shown_status(run, false);
+    const auto now = std::chrono::steady_clock::now();
+    const auto shown = read_status(run);
     if (!shown.ok() && i == 0)
       return complain_of(shown.error());
-    const auto text = shown.ok() ? *shown : shown.error().what + "\n";
+    const auto text =
+        shown.ok()
+            ? status_table(*shown)
+                  + rates_of(before, *shown, std::chrono::duration<double>(now - looked).count())
+            : shown.error().what + "\n";
+    if (shown.ok())
+      before = *shown;
+    looked = now;
     std::printf("%s%s", terminal ? "\033[H\033[2J" : "", text.c_str());
     std::fflush(stdout);
     if (!shown.ok() && shown.error().code == ec::not_found)
