@@ -226,6 +226,8 @@ http::callbacks router::callbacks() const {
   };
   c.format = [this](const http::refusal& r) { return format(r); };
   c.check_head = [this](const http::request& head) { return check_head(head); };
+  if (auto* metrics = home_.metrics())
+    c.connections = [metrics](int change) { metrics->connections(change); };
   return c;
 }
 

@@ -228,6 +228,8 @@ void server::impl::accept_one(std::size_t at) {
 void server::impl::open(accepted_socket client) {
   stats->accepted.fetch_add(1);
   stats->open.fetch_add(1);
+  if (calls->connections)
+    calls->connections(1);
   const auto number = ++next_number;
   event_loop& loop = *loops[number % loops.size()];
   connection_setup setup;
@@ -271,6 +273,8 @@ void server::impl::open(accepted_socket client) {
 
 void server::impl::one_ended(event_loop& loop, std::uint64_t number) {
   loop.connections.erase(number);
+  if (calls->connections)
+    calls->connections(-1);
   const std::lock_guard lock{mutex};
   stats->open.fetch_sub(1);
   if (stats->full.exchange(false))

@@ -46,6 +46,8 @@ struct callbacks {
   http::handler handler;       ///< required
   refusal_formatter format;    ///< optional
   http::head_check check_head; ///< optional
+  /// Optional: +1 when a connection opens, -1 when it has closed. Any thread of the server.
+  std::function<void(int)> connections{};
 };
 
 /// Since the start, except `open` and `busy`.

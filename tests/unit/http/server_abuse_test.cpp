@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <thread>
@@ -156,7 +157,9 @@ TEST(http_abuse, aborts_a_reader_that_stands_still) {
 TEST(http_abuse, serves_many_connections_and_frees_them) {
   options o = quick();
   o.threads = 2;
-  served s{echo, o};
+  std::atomic<int> counted{0};
+  callbacks calls{echo, {}, {}, [&](int change) { counted += change; }};
+  served s{std::move(calls), o};
   for (int i = 0; i < 2; ++i) // each loop opens descriptors of its own with its first connection
     http_client{s.port()}.ask(get);
   EXPECT_TRUE(s.eventually([&] { return s->count().open == 0; }));
@@ -172,8 +175,10 @@ TEST(http_abuse, serves_many_connections_and_frees_them) {
         ASSERT_EQ(c.response().body, "hi");
     }
     EXPECT_EQ(s->count().open, 300u);
+    EXPECT_EQ(counted, 300);
   }
   EXPECT_TRUE(s.eventually([&] { return s->count().open == 0; }));
+  EXPECT_EQ(counted, 0);
   EXPECT_EQ(open_descriptors(), before);
 }
 
