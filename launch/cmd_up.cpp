@@ -40,6 +40,7 @@ int serve_here(const up_arguments& a) {
   listening_sockets sockets;
   const auto ready = [&]() -> result<void> {
     DI_TRY(const auto contract, common_options_of(a.run, o));
+    DI_TRY_VOID(check_gateway_ports(o.config, o.plan));
     DI_TRY_VOID(check_serving_files(o.config));
     DI_TRY(o.journal, serving_journal_of(a.run.journal, o.config, contract));
     DI_TRY(o.serve, sockets.open(o.config));

@@ -20,7 +20,7 @@ incarnation fresh_life() {
   return incarnation{real_env().random() | 1U}; // never 0: that would mean "this process"
 }
 
-/// @param slot  0 for control, then 1 + rank, then gateways: two ports each
+/// @param slot  0 for control, then 1 + rank, then agents, then gateways: two ports each
 result<process_identity> tcp_identity(const topology& t, const std::string& address,
                                       std::uint32_t slot) {
   process_identity p;
@@ -78,7 +78,7 @@ result<run_identities> make_identities(const topology& t, const cluster_plan& pl
   }
   const auto ranks = static_cast<std::uint32_t>(plan.ranks.size());
   for (std::uint32_t g = 0; g < gateways; ++g) {
-    DI_TRY(auto p, tcp_identity(t, plan.nodes[0].address, 1 + ranks + g));
+    DI_TRY(auto p, tcp_identity(t, plan.nodes[0].address, 2 + ranks + g));
     ids.allowed.push_back(p.keys.public_key);
     ids.gateways.push_back(std::move(p));
   }

@@ -64,6 +64,28 @@ result<serve_options> listening_sockets::open(const topology& t) {
   return o;
 }
 
+result<void> check_gateway_ports(const topology& t, const cluster_plan& plan) {
+  if (!plan.tcp || t.port_base == 0)
+    return {};
+  const auto ports = 2 * (2 + static_cast<std::uint32_t>(plan.ranks.size()) + t.gateway.replicas);
+  const auto last = t.port_base + ports - 1;
+  const auto refuse = [&](const char* key, const std::string& what) {
+    return fail(
+        error{ec::bad_config, located(t, t.blame({key, "cluster.ports.base"}, place{1, 1, 0}),
+                                      fmt::format("{}: {}", key, what))});
+  };
+  if (last > 65535 || ports > t.port_range)
+    return refuse(last > 65535 ? "cluster.ports.base" : "cluster.ports.range",
+                  fmt::format("with {} gateways {} ports are needed from {} on, up to {}",
+                              t.gateway.replicas, ports, t.port_base, last));
+  const auto inside = [&](std::uint32_t port) { return port >= t.port_base && port <= last; };
+  if (inside(t.gateway.http_port) || inside(t.gateway.admin_port))
+    return refuse(inside(t.gateway.http_port) ? "cluster.ports.http" : "cluster.ports.admin",
+                  fmt::format("ports {} to {} are those between nodes (cluster.ports.base)",
+                              t.port_base, last));
+  return {};
+}
+
 result<void> check_serving_files(const topology& t) {
   const auto& g = t.gateway;
   const auto at = [&](const char* key, const error& e) {

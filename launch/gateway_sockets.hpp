@@ -25,6 +25,10 @@ private:
   std::vector<unique_fd> owned_;
 };
 
+/// Ports between nodes, which gateways take behind those of ranks and agents.
+/// @errors bad_config, located
+result<void> check_gateway_ports(const topology& t, const cluster_plan& plan);
+
 /// Keys and TLS files, as a gateway will read them. @errors bad_config, io_error
 result<void> check_serving_files(const topology& t);
 

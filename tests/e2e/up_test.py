@@ -62,6 +62,9 @@ def refuses_before_it_starts(home):
     refused((local2, "--set", "gateway.keys_file=/nowhere/keys", "--set", "cluster.ports.http=0", *free), "gateway.keys_file", "/nowhere/keys")
     refused((local2, "--set", "gateway.tls.cert=/nowhere/c", "--set", "gateway.tls.key=/nowhere/k", "--set", "cluster.ports.http=0", *free), "gateway.tls")
     refused((local2, "--set", "gateway.threads=0"), "gateway.threads: 0 is outside 1 to 64")
+    two = f"{source}/launch/topologies/two_nodes.yaml"
+    refused((two, "--set", "cluster.ports.base=65525"), "with 1 gateways 14 ports are needed from 65525 on, up to 65538")
+    refused((two, "--set", "cluster.ports.base=7990"), "--set cluster.ports.base=7990: cluster.ports.http: ports 7990 to 8003 are those between nodes")
     refused(("/nowhere.yaml",), "/nowhere.yaml")
 
 
