@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 
 namespace di::serve {
 namespace {
@@ -147,13 +148,32 @@ std::vector<std::string> unused_fields(const json& body) {
 }
 
 json input_as_items(const json& input, std::uint64_t seed) {
-  json items = json::array();
+  json all = json::array(), items = json::array();
   if (input.is_string())
-    items.push_back(as_item(json{{"role", "user"}, {"content", input}}, seed, 0));
+    all.push_back(as_item(json{{"role", "user"}, {"content", input}}, seed, 0));
   else if (input.is_array())
     for (const json& one : input)
-      items.push_back(as_item(one, seed, items.size()));
+      all.push_back(as_item(one, seed, all.size()));
+  append_items(items, all, seed);
   return items;
+}
+
+void append_items(json& to, const json& more, std::uint64_t seed) {
+  const auto id_of = [](const json& item) {
+    const json* const id = item.is_object() ? given(item, "id") : nullptr;
+    return id != nullptr && id->is_string() ? id->get<std::string>() : std::string{};
+  };
+  std::set<std::string> taken;
+  for (const json& item : to)
+    taken.insert(id_of(item));
+  for (const json& item : more) {
+    to.push_back(item);
+    std::string id = id_of(item);
+    while (!id.empty() && !taken.insert(id).second)
+      id = fmt::format("{}_{:016x}", id.substr(0, 40), seed++);
+    if (!id.empty())
+      to.back()["id"] = id;
+  }
 }
 
 json conversation_after(const stored_response& stored, const json& response) {

@@ -45,6 +45,9 @@ std::vector<std::string> unused_fields(const engine::json& body);
 /// @param seed  of the ids
 engine::json input_as_items(const engine::json& input, std::uint64_t seed);
 
+/// Puts items behind others. One whose id is taken gets another: pages go by ids.
+void append_items(engine::json& to, const engine::json& more, std::uint64_t seed);
+
 /// The conversation so far: input and output of a response.
 /// @param response  the whole object, as far as it got
 engine::json conversation_after(const stored_response& stored, const engine::json& response);

@@ -100,8 +100,7 @@ outcome prepare(const service& home, making& m) {
     for (const json& item : own)
       m.body["input"].push_back(item);
   }
-  for (const json& item : own)
-    m.kept.items.push_back(item);
+  append_items(m.kept.items, own, home.world().random());
   for (std::string& unused : unused_fields(m.body))
     c.warnings.push_back(std::move(unused));
   json echo = repeated_fields(m.body, m.how);

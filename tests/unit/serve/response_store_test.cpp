@@ -73,6 +73,20 @@ TEST(response_store, makes_items_of_a_text_and_of_short_messages) {
   EXPECT_EQ(ids.size(), 4U);
 }
 
+TEST(response_store, lets_no_two_items_have_one_id) {
+  json items = input_as_items(json::parse(R"([{"id":"a","role":"user","content":"1"},
+    {"id":"a","role":"user","content":"2"}])"),
+                              1);
+  append_items(items, json::parse(R"([{"id":"a"},{"id":"b"}])"), 1);
+  ASSERT_EQ(items.size(), 4U);
+  std::set<std::string> ids;
+  for (const json& item : items)
+    ids.insert(item["id"].get<std::string>());
+  EXPECT_EQ(ids.size(), 4U);
+  EXPECT_EQ(items[0]["id"], "a");
+  EXPECT_EQ(items[3]["id"], "b");
+}
+
 TEST(response_store, survives_items_of_any_shape) {
   for (const char* const text :
        {"null", "7", "{}", R"([{"role":[],"id":5}])", "[null, 1, \"a\", [], {}]",
