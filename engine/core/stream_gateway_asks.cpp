@@ -65,7 +65,9 @@ void stream_gateway_core::attach(std::uint64_t ticket, request_id id,
   entry* e = find(id);
   if (draining_)
     return refuse(q, {ec::unavailable, "this gateway takes no more requests"});
-  if (e && (e->state == phase::waiting || e->state == phase::cancelling))
+  if (e && e->state == phase::waiting)
+    return refuse(q, {ec::unavailable, fmt::format("request {} is not opened yet", id.v)});
+  if (e && e->state == phase::cancelling)
     return refuse(q, not_known(id));
   if (e) { // a newer connection of its client
     if (e->state == phase::attaching)

@@ -53,10 +53,11 @@ void stream_gateway_core::start(instant, outbox& out) {
   announce(out);
 }
 
-/// Said again until something comes from JOURNAL.
+/// Said again until something comes from JOURNAL, for some seconds.
 void stream_gateway_core::announce(outbox& out) {
   out.send(options_.journal, proto::gateway_started{options_.self, options_.life});
-  out.arm({announce_due, 0}, announce_wait_);
+  if (announce_wait_ < resend_most) // then JOURNAL has it, or will be asked for something
+    out.arm({announce_due, 0}, announce_wait_);
   announce_wait_ = longer(announce_wait_);
 }
 
@@ -283,8 +284,12 @@ result<void> stream_gateway_core::on(const proto::tokens_released& m, instant no
     return {}; // what comes before the answer to attach_request comes again
   const trace::span taking{
       trace::kind::release, {.rows = static_cast<std::uint32_t>(m.tokens.size())}, m.request};
-  e->heard = now;
   arm(out);
+  if (m.first_index > e->choices[m.choice].have) { // JOURNAL believes that more has come
+    follow_again(m.request, *e, now, out);
+    return {};
+  }
+  e->heard = now;
   take(*e, m, now, out);
   return {};
 }
@@ -296,7 +301,7 @@ bool stream_gateway_core::all_ended(const entry& e) {
 void stream_gateway_core::take(entry& e, const proto::tokens_released& m, instant now,
                                outbox& out) {
   choice& c = e.choices[m.choice];
-  if (!c.ended && m.first_index <= c.have) {
+  if (!c.ended) {
     const std::uint32_t skip = std::min<std::uint32_t>(c.have - m.first_index,
                                                        static_cast<std::uint32_t>(m.tokens.size()));
     if (skip > 0)
