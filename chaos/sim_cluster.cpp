@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace di::sim {
 
 namespace {
@@ -28,11 +30,20 @@ nodes_options nodes_of(const cluster_options& o, const drawn_settings& drawn) {
   return n;
 }
 
+/// Clients of an online gateway are there if it may die.
+drawn_settings settings_of(const cluster_options& options) {
+  drawn_settings s = draw_settings(options.seed, options.ranks);
+  if (std::none_of(options.faults.begin(), options.faults.end(),
+                   [](const fault& f) { return f.kind == fault_kind::gateway; }))
+    s.streams.clear();
+  return s;
+}
+
 } // namespace
 
 sim_cluster::sim_cluster(cluster_options options)
     : options_{std::move(options)},
-      drawn_{draw_settings(options_.seed, options_.ranks)},
+      drawn_{settings_of(options_)},
       random_{sim_random{options_.seed}.fork(4)},
       world_{world_of(options_, drawn_)},
       nodes_{world_, nodes_of(options_, drawn_), sim_random{options_.seed}.fork(5)},
@@ -41,10 +52,15 @@ sim_cluster::sim_cluster(cluster_options options)
                   [this](request_id r, std::uint32_t choice) -> const std::vector<token_id>& {
                     return reference_.at({r, choice});
                   }},
-      crashes_{*this} {
-  for (const proto::request_spec& spec : drawn_.requests)
-    for (std::uint32_t c = 0; c < spec.sampling.n; ++c)
-      reference_[{spec.request, c}] = toy::generate(spec, c, drawn_.experts);
+      crashes_{*this},
+      streams_{world_, drawn_.streams, sim_random{options_.seed}.fork(8)} {
+  for (const auto* specs : {&drawn_.requests, &drawn_.streams})
+    for (const proto::request_spec& spec : *specs)
+      for (std::uint32_t c = 0; c < spec.sampling.n; ++c)
+        reference_[{spec.request, c}] = toy::generate(spec, c, drawn_.experts);
+  streams_.reference = [this](request_id r, std::uint32_t choice) -> const std::vector<token_id>& {
+    return reference_.at({r, choice});
+  };
   engine::gateway_options front;
   front.window = drawn_.window;
   front.ask_again_for = std::chrono::minutes{5};
@@ -145,6 +161,8 @@ void sim_cluster::spawn_keeper(sim_process& p) {
 void sim_cluster::spawn_directory(sim_process& p, bool again) {
   engine::directory_options d;
   d.expected = {"/control", "/gateway/0"};
+  if (again ? world_.living("/gateway/1") != nullptr : !drawn_.streams.empty())
+    d.expected.push_back("/gateway/1");
   if (again) {
     for (const auto& [rank, life] : ranks_alive())
       d.expected.push_back(fmt::format("/rank/{}", rank.v));
@@ -154,6 +172,7 @@ void sim_cluster::spawn_directory(sim_process& p, bool again) {
   }
   d.formed_to = {"/control/membership", "/control/keeper"};
   d.ready_to = {"/control/keeper"};
+  d.gateway_lost_to = {"/control/journal"};
   d.forms_without_lost = again;
   world_.spawn(p, "/control/directory", actors::make_directory(std::move(d), *p.office));
 }
@@ -172,9 +191,12 @@ void sim_cluster::tell_of_control() {
   proto::control_moved moved;
   moved.control = actors::to_process(control->office->self());
   moved.control.role = "control";
-  std::vector<address> all{"/gateway/0"};
+  std::vector<address> all{"/gateway/0", "/gateway/1"};
   for (const auto& [rank, life] : ranks_alive())
     all.push_back(fmt::format("/rank/{}", rank.v));
+  if (sim_process* q = world_.living("/gateway/1"))
+    world_.inject(*q, "/gateway/1", parcel::of(moved),
+                  random_.span(std::chrono::microseconds{20}, std::chrono::milliseconds{3}));
   for (const address& prefix : all)
     if (sim_process* q = world_.living(prefix))
       world_.inject(*q, prefix + "/registrar", parcel::of(moved),
@@ -201,6 +223,28 @@ void sim_cluster::start_gateway() {
   sim_process& p = world_.add_process("/gateway/0", incarnation{random_.next() | 1U});
   world_.spawn(p, "/gateway/0", wrap_core<client_type>(gateway_.get()));
   announce(p, "gateway", {});
+}
+
+void sim_cluster::start_streams() {
+  sim_process& p = world_.add_process("/gateway/1", incarnation{random_.next() | 1U});
+  streams_.begin(p);
+  announce(p, "gateway", {});
+}
+
+void sim_cluster::kill_streams() {
+  sim_process* p = world_.living("/gateway/1");
+  if (!p)
+    return;
+  const proto::withdrawn gone{"/gateway/1", p->life, "killed"};
+  streams_.died();
+  world_.kill(p->life, std::chrono::milliseconds{20});
+  world_.after(random_.span(std::chrono::milliseconds{1}, std::chrono::milliseconds{50}),
+               [this, gone] {
+                 if (sim_process* c = world_.living("/control"))
+                   world_.inject(*c, "/control/directory", parcel::of(gone));
+               });
+  world_.after(random_.span(std::chrono::milliseconds{5}, std::chrono::milliseconds{400}),
+               [this] { start_streams(); });
 }
 
 void sim_cluster::begin_rank(rank_id rank, incarnation life) {

@@ -7,6 +7,7 @@
 #include "chaos/sim_fault.hpp"
 #include "chaos/sim_invariants.hpp"
 #include "chaos/sim_nodes.hpp"
+#include "chaos/sim_streams.hpp"
 #include "chaos/sim_toy_actors.hpp"
 #include "chaos/sim_world.hpp"
 #include "engine/core/gateway_core.hpp"
@@ -46,6 +47,7 @@ struct drawn_settings {
   std::uint32_t window = 4;
   duration compute_max{}; ///< of one turn of a device
   std::vector<proto::request_spec> requests;
+  std::vector<proto::request_spec> streams; ///< of clients of the online gateway
   engine::on_loss loss = engine::on_loss::shrink;
 };
 drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks);
@@ -80,6 +82,8 @@ private:
   void kill_control();
   void kill_rank(rank_id rank, const char* why);
   void start_gateway();
+  void start_streams();
+  void kill_streams();
   void begin_rank(rank_id rank, incarnation life);
   void announce(sim_process& p, const char* role, rank_id rank);
   bus::peer control_peer() const;
@@ -106,6 +110,7 @@ private:
   sim_invariants invariants_;
   crash_watch crashes_;
   std::unique_ptr<engine::gateway_core> gateway_; ///< the client's side; no fault hits it
+  sim_streams streams_;                           ///< clients of the online gateway
   std::map<incarnation, toy_rank_core*> ranks_;   ///< of lives whose process runs
   std::map<incarnation, epoch> views_;
   const engine::scheduler_core* scheduler_ = nullptr; ///< of the control process that runs

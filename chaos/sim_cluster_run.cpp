@@ -123,6 +123,8 @@ void sim_cluster::begin(const fault& f) {
     return world_.after(f.lasting, [this] { disk_.set_trouble(disk_trouble::none); });
   case fault_kind::control:
     return kill_control();
+  case fault_kind::gateway:
+    return kill_streams();
   case fault_kind::order:
     return give_orders(rank, f.lasting);
   case fault_kind::crash:
@@ -161,7 +163,7 @@ void sim_cluster::heal() {
 
 /// Everything that was asked is answered, and the group is whole and idle again.
 bool sim_cluster::settled() {
-  if (!gateway_->done() || invariants_.members() != options_.ranks)
+  if (!gateway_->done() || !streams_.done() || invariants_.members() != options_.ranks)
     return false;
   for (const auto& [rank, life] : nodes_.lives()) {
     const auto at = ranks_.find(life);
@@ -177,6 +179,7 @@ std::string sim_cluster::where_it_stands() {
       "I10: at {:.1f} ms {} requests wait, {} are open, {} have ended; {} of {} ranks are members",
       static_cast<double>(world_.now().ns) * 1e-6, g.waiting, g.open, g.finished,
       invariants_.members(), options_.ranks);
+  words += streams_.where_they_stand();
   for (const auto& [rank, life] : nodes_.lives()) {
     const auto at = ranks_.find(life);
     if (at == ranks_.end())
@@ -195,6 +198,8 @@ std::string sim_cluster::where_it_stands() {
 run_outcome sim_cluster::run() {
   start_control();
   start_gateway();
+  if (!drawn_.streams.empty())
+    start_streams();
   for (std::uint32_t r = 0; r < options_.ranks; ++r)
     (void)nodes_.start(rank_id{r}, true);
   const auto until = [&](duration d) { return world_.now() + d; };
@@ -265,7 +270,7 @@ run_outcome sim_cluster::outcome() const {
   o.hash = world_.hash();
   o.events = world_.events();
   o.virtual_s = static_cast<double>(world_.now().ns) * 1e-9;
-  o.tokens = gateway_->state().output_tokens;
+  o.tokens = gateway_->state().output_tokens + streams_.tokens();
   o.views = invariants_.views();
   o.deaths = nodes_.deaths();
   o.joins = invariants_.joins();

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr std::array<std::string_view, fault_kinds> names{
     "kill",    "crash",   "stop",      "slow",    "node", "loss",    "delay", "repeat",
-    "reorder", "corrupt", "partition", "one_way", "disk", "control", "order"};
+    "reorder", "corrupt", "partition", "one_way", "disk", "control", "order", "gateway"};
 
 /// Messages at which a process may end: where protocols have a before and an after.
 constexpr std::array crash_points{
@@ -154,6 +154,7 @@ std::string words_of(const fault& f) {
                                          : "slow",
                          ms(f.lasting));
   case fault_kind::control:
+  case fault_kind::gateway:
     return s;
   }
   return s;

@@ -28,6 +28,17 @@ std::vector<proto::request_spec> draw_requests(std::uint32_t ranks, sim_random r
   return all;
 }
 
+/// Numbers far behind those of the batch.
+std::vector<proto::request_spec> draw_streams(std::uint32_t ranks, sim_random r) {
+  std::vector<proto::request_spec> all = draw_requests(std::min(ranks, 8U), r);
+  all.resize(std::min<std::size_t>(all.size(), 2 * std::size_t{ranks}));
+  for (proto::request_spec& spec : all) {
+    spec.request = request_id{spec.request.v + (std::uint64_t{1} << 40U)};
+    spec.gateway = "/gateway/1";
+  }
+  return all;
+}
+
 } // namespace
 
 drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks) {
@@ -61,6 +72,7 @@ drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks) {
   }
   s.loss = r.chance(0.75) ? engine::on_loss::shrink : engine::on_loss::restart;
   s.requests = draw_requests(ranks, r.fork(1));
+  s.streams = draw_streams(ranks, r.fork(2));
   s.window =
       static_cast<std::uint32_t>(ranks <= 8 ? r.between(1, 8) : r.between(ranks / 2, 2 * ranks));
   return s;
