@@ -55,7 +55,7 @@ std::uint64_t run_strict(answer_case c, const std::function<std::size_t(std::siz
 }
 
 std::uint64_t run(std::span<const std::byte> input) {
-  numbers from{input.first(std::min<std::size_t>(input.size(), 160))};
+  numbers from{input.first(std::min<std::size_t>(input.size(), 96))};
   const auto below = [&](std::size_t n) { return from.below(n); };
   answer_case c = make_answer_case(below);
   const auto rest = from.rest();
