@@ -140,7 +140,7 @@ def main():
     with Served(dilaunch, local1, sets=(names, "gateway.limits.queue=4")) as s:
         a_full_gateway(s)
         print("a_full_gateway: ok", flush=True)
-    with Served(dilaunch, local1, sets=(names, "gateway.keep_alive=1ms", "gateway.client_buffer=16KiB")) as s:
+    with Served(dilaunch, local1, sets=(names, "gateway.keep_alive=1ms", "gateway.client_buffer=16KiB", "gateway.timeouts.write=280s")) as s:
         for test in (bodies_that_are_too_much, slow_readers, comments_in_silence, many_at_once):
             test(s)
             print(f"{test.__name__}: ok", flush=True)
