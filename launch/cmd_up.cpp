@@ -4,6 +4,7 @@
 #include "launch/gateway_sockets.hpp"
 #include "launch/run_arguments.hpp"
 #include "launch/run_journal.hpp"
+#include "messaging/base/trace.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -26,6 +27,7 @@ namespace {
 
 struct up_arguments {
   run_arguments run;
+  std::uint32_t trace_spans = 0;
   bool background = false;
 };
 
@@ -44,6 +46,7 @@ int serve_here(const up_arguments& a) {
     DI_TRY_VOID(check_serving_files(o.config));
     DI_TRY(o.journal, serving_journal_of(a.run.journal, o.config, contract));
     DI_TRY(o.serve, sockets.open(o.config));
+    o.trace_spans = a.trace_spans;
     return {};
   }();
   if (!ready.ok())
@@ -149,6 +152,11 @@ void add_serve_commands(CLI::App& app, int& exit_code) {
   c->add_flag("--quiet", r.quiet, "No logs on stderr");
   c->add_option("--token-file", r.token_file, "Agent launcher: written for the agents, mode 0600")
       ->option_text("FILE");
+  c->add_option("--trace-spans", a->trace_spans,
+                "Record spans, so many in each process; /admin/trace of the operators' listener "
+                "gives them away (doc/trace.md)")
+      ->check(CLI::Range(1U, static_cast<unsigned>(trace::spans_max)))
+      ->option_text("N");
   c->add_flag("--background", a->background, "Return once it serves; it goes on without terminal");
   c->callback([a, &exit_code] { exit_code = up(*a); });
 }

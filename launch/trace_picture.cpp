@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t block_bytes = 1U << 20U;
 /// Points in time get this width, so that an arrow has a span to end at.
 constexpr std::int64_t mark_ns = 1;
+/// A gateway's track of a request whose client sent `traceparent`: "trace <id>".
+constexpr std::string_view trace_track = "trace ";
 
 struct drawn_span {
   const proto::trace_event* event = nullptr;
@@ -29,20 +31,20 @@ struct track_spans {
   std::vector<drawn_span> spans;
 };
 
-/// "/rank/3" -> 1003, "/control" -> 1; others behind them.
+/// "/control" -> 1, "/gateway/2" -> 102, "/rank/3" -> 1003; others behind them.
 std::uint32_t pid_of(const std::string& process, std::uint32_t fallback) {
   if (process == "/control")
     return 1;
-  if (process.starts_with("/rank/")) {
-    std::uint32_t rank = 0;
-    for (const char c : process.substr(6)) {
-      if (c < '0' || c > '9' || rank > 1'000'000)
-        return fallback;
-      rank = rank * 10 + static_cast<std::uint32_t>(c - '0');
-    }
-    return 1'000 + rank;
+  const bool rank = process.starts_with("/rank/");
+  if (!rank && !process.starts_with("/gateway/"))
+    return fallback;
+  std::uint32_t number = 0;
+  for (const char c : process.substr(process.rfind('/') + 1)) {
+    if (c < '0' || c > '9' || number > (rank ? 1'000'000U : 80U))
+      return fallback;
+    number = number * 10 + static_cast<std::uint32_t>(c - '0');
   }
-  return fallback;
+  return (rank ? 1'000U : 100U) + number;
 }
 
 std::string json_text(std::string_view s) {
@@ -111,6 +113,8 @@ private:
         const std::string& name = e.track < p.tracks.size() ? p.tracks[e.track] : p.process;
         track_spans& t = tracks[name];
         t.name = name;
+        if (e.flow.v != 0 && name.starts_with(trace_track))
+          trace_of_[e.flow.v] = name.substr(trace_track.size());
         t.spans.push_back({&e, e.begin_ns + o, std::max(e.end_ns, e.begin_ns + mark_ns) + o, 0, 0});
       }
     }
@@ -172,6 +176,8 @@ private:
     };
     if (e.flow.v != 0)
       add("request", json_text(fmt::format("{:016x}", e.flow.v)));
+    if (const auto found = trace_of_.find(e.flow.v); found != trace_of_.end())
+      add("trace_id", json_text(found->second));
     if (e.rows != 0)
       add("rows", std::to_string(e.rows));
     if (e.layer >= 0)
@@ -232,6 +238,7 @@ private:
   const std::function<result<void>(std::string_view)>& write_;
   std::map<std::string, std::map<std::string, track_spans>> processes_;
   std::map<std::uint64_t, std::vector<drawn_span>> flows_;
+  std::map<std::uint64_t, std::string> trace_of_; ///< request -> its client's trace
   picture_summary summary_;
   std::string out_;
   bool first_ = true;

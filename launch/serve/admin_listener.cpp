@@ -4,15 +4,20 @@
 
 #include "launch/admin_desk.hpp"
 #include "launch/admin_server.hpp"
+#include "launch/serve/asker.hpp"
 #include "launch/serve/cluster_metrics.hpp"
+#include "launch/serve/gateway_pages.hpp"
 #include "launch/serve/live_feed.hpp"
 #include "launch/serve/operator_door.hpp"
+#include "launch/serve/ring_reader.hpp"
 #include "launch/serve/ui_page.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/http/server.hpp"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 
@@ -45,6 +50,7 @@ struct admin_listener::impl {
   bus::post_office& office;
   admin_listener_options options;
   std::unique_ptr<cluster_reader> reader;
+  std::unique_ptr<asker> questions;
   std::shared_ptr<launch::admin_desk> desk;
   std::unique_ptr<live_feed> feed;
   std::unique_ptr<http::server> server;
@@ -64,13 +70,14 @@ struct admin_listener::impl {
   void handle(const http::request& asked_for, const http::exchange_ptr& client);
   void ask_desk(const http::exchange_ptr& client, const std::string& line);
   void order(const http::request& q, const http::exchange_ptr& client, const std::string& what);
-  void metrics(const http::request& q, const http::exchange_ptr& client);
+  void metrics(const http::exchange_ptr& client);
   void events(const http::request& q, const http::exchange_ptr& client);
   void health(const http::exchange_ptr& client);
 };
 
 result<void> admin_listener::impl::start() {
   DI_TRY(reader, cluster_reader::open(office, options.prefix + "/admin_reader"));
+  DI_TRY(questions, asker::open(office, options.prefix + "/admin_questions"));
   const auto reply = [w = asked](std::uint64_t number, const std::string& line) {
     http::exchange_ptr client;
     {
@@ -111,8 +118,10 @@ void admin_listener::impl::handle(const http::request& q, const http::exchange_p
   const bool get = q.method == "GET" || q.method == "HEAD";
   const std::string order_path = "/admin/";
   const bool orders = is_order(q.path);
-  const bool reads = q.path == "/" || q.path == "/ui" || q.path == "/events" || q.path == "/health"
-                     || q.path == "/metrics" || q.path == "/admin/status";
+  constexpr std::array<std::string_view, 8> pages{
+      "/",           "/ui", "/events", "/health", "/metrics", "/metrics/gateways", "/admin/status",
+      "/admin/trace"};
+  const bool reads = std::find(pages.begin(), pages.end(), q.path) != pages.end();
   if (!orders && !reads)
     return refuse(*client, 404, "not_found", "no such path; / lists what there is");
   if (orders ? q.method != "POST" : !get) {
@@ -137,7 +146,13 @@ void admin_listener::impl::handle(const http::request& q, const http::exchange_p
   else if (q.path == "/health")
     health(client);
   else if (q.path == "/metrics")
-    metrics(q, client);
+    metrics(client);
+  else if (q.path == "/metrics/gateways")
+    read_gateways(office, *questions, options.prefix, [client](const std::string& text) {
+      client->respond(200, of_type(serving_metrics::content_type), text);
+    });
+  else if (q.path == "/admin/trace")
+    send_rings(office, *questions, options.prefix, client);
   else
     ask_desk(client, R"({"command":"status"})");
 }
@@ -172,11 +187,7 @@ void admin_listener::impl::order(const http::request& q, const http::exchange_pt
   ask_desk(client, *line);
 }
 
-void admin_listener::impl::metrics(const http::request& q, const http::exchange_ptr& client) {
-  if (q.parameter("gateway") && options.metrics) {
-    client->respond(200, of_type(serving_metrics::content_type), options.metrics->text());
-    return;
-  }
+void admin_listener::impl::metrics(const http::exchange_ptr& client) {
   reader->read(false,
                [client, vllm = options.compat_metrics, model = options.model](cluster_reading now) {
                  client->post([client, vllm, model, now = std::move(now)] {
@@ -232,6 +243,7 @@ void admin_listener::stop(std::chrono::milliseconds deadline) {
   if (impl_->desk)
     impl_->office.unbind(impl_->options.prefix + "/admin_desk", {ec::ok, ""});
   impl_->desk.reset();
+  impl_->questions.reset();
   impl_->reader.reset();
 }
 

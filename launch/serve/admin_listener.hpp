@@ -22,7 +22,6 @@
 // address, `localhost` or the name it was told to listen at.
 #pragma once
 
-#include "launch/serve/serving_metrics.hpp"
 #include "messaging/base/result.hpp"
 #include "messaging/bus/post_office.hpp"
 
@@ -42,14 +41,13 @@ struct admin_listener_options {
   std::string topology;           ///< its name, shown on the page
   std::string model;              ///< its name: shown, and label of vLLM's metrics
   bool compat_metrics = false;
-  std::chrono::milliseconds period{500};          ///< between two states of the live page
-  std::shared_ptr<const serving_metrics> metrics; ///< of this gateway; may be null
+  std::chrono::milliseconds period{500}; ///< between two states of the live page
 };
 
 /// Thread-safe.
 class admin_listener {
 public:
-  /// Binds three paths below options.prefix at the office, listens, starts its threads (one of the
+  /// Binds paths below options.prefix at the office, listens, starts its threads (one of the
   /// server, one of the feed). @param office  outlives the listener; has a route to /control
   /// @errors duplicate; those of http::server::start()
   static result<std::unique_ptr<admin_listener>> start(bus::post_office& office,

@@ -144,6 +144,11 @@ result<void> gateway_host::start_http(const std::vector<int>& sockets) {
   options.listening = sockets;
   options.limits.connections = room_for(options.limits.connections, c.config);
   DI_TRY(http_, http::server::start(std::move(options), router_->callbacks()));
+  metrics_->server_counts_from([http = http_.get()] {
+    const auto n = http->count();
+    return serve::server_counts{n.refused, n.timed_out, n.gone};
+  });
+  DI_TRY(metrics_desk_, serve::metrics_desk::open(*c.office, c.prefix(), metrics_));
   service_->start_clock();
   log::info("gateway_listens", {{"gateway", c.boot.index}, {"port", c.boot.gateway->http_port}});
   return {};
@@ -160,7 +165,6 @@ result<void> gateway_host::start_admin(const std::vector<int>& sockets) {
   o.topology = c.config.name;
   o.model = c.config.gateway.model_names.front();
   o.compat_metrics = c.config.gateway.compat_metrics;
-  o.metrics = metrics_;
   DI_TRY(admin_, serve::admin_listener::start(*c.office, std::move(o)));
   return {};
 }
@@ -238,6 +242,9 @@ void gateway_host::stop() {
     drainer_.request_stop();
     drainer_.join();
   }
+  metrics_desk_.reset();
+  if (metrics_)
+    metrics_->server_counts_from({}); // the server goes before the page
   if (http_)
     http_->stop(200ms);
   if (admin_)

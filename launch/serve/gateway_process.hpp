@@ -6,6 +6,7 @@
 #include "actors/stream_gateway.hpp"
 #include "launch/child_context.hpp"
 #include "launch/serve/admin_listener.hpp"
+#include "launch/serve/gateway_pages.hpp"
 #include "launch/serve/readiness.hpp"
 #include "launch/serve/router.hpp"
 #include "launch/serve/service.hpp"
@@ -49,6 +50,7 @@ private:
   std::unique_ptr<serve::service> service_;
   std::unique_ptr<serve::router> router_;
   std::unique_ptr<http::server> http_;
+  std::unique_ptr<serve::metrics_desk> metrics_desk_;
   std::unique_ptr<serve::admin_listener> admin_;
   std::jthread drainer_;
 };

@@ -120,6 +120,11 @@ void serving_metrics::http_bytes(std::uint64_t in, std::uint64_t out) noexcept {
   add(bytes_out_, out);
 }
 
+void serving_metrics::server_counts_from(std::function<server_counts()> source) {
+  const std::lock_guard lock{guard_};
+  server_counts_ = std::move(source);
+}
+
 void serving_metrics::connections(std::int64_t change) noexcept {
   connections_.fetch_add(change, std::memory_order_relaxed);
   if (change > 0)
@@ -267,8 +272,21 @@ void serving_metrics::fill_http(metric_page& page) const {
       page.series(took, {{"route", std::string{route_names[r]}}});
   page.counter("di_http_received_bytes_total", "Bodies of requests.").series(value_of(bytes_in_));
   page.counter("di_http_sent_bytes_total", "Bodies of answers.").series(value_of(bytes_out_));
+  server_counts c;
+  {
+    const std::lock_guard lock{guard_};
+    if (server_counts_)
+      c = server_counts_();
+  }
+  const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
   page.counter("di_http_connections_total", "Connections accepted.").series(value_of(opened_));
   page.gauge("di_http_connections_open", "Connections now.").series(value_of(connections_));
+  page.counter("di_http_refused_total", "Requests that the server refused before any route.")
+      .series(number(c.refused));
+  page.counter("di_http_timeouts_total", "Requests or readers that were too slow.")
+      .series(number(c.timed_out));
+  page.counter("di_http_clients_left_total", "Clients that left before their answer was out.")
+      .series(number(c.left));
   page.gauge("di_http_streams_open", "Event streams now.").series(value_of(streams_));
   page.counter("di_http_slow_clients_total", "Streams that waited because their reader was slow.")
       .series(value_of(slow_));

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,11 @@ enum class rejection : std::uint8_t {
 inline constexpr std::size_t rejections = static_cast<std::size_t>(rejection::deadline) + 1;
 std::string_view to_string(rejection r) noexcept;
 
+/// What the HTTP server counts itself; see http::counts.
+struct server_counts {
+  std::uint64_t refused = 0, timed_out = 0, left = 0;
+};
+
 struct serving_metrics_options {
   std::uint32_t gateway = 0;   ///< label `gateway` of every series
   std::string model;           ///< label `model_name` of what is about tokens
@@ -74,9 +81,11 @@ public:
   /// Bytes of bodies. @param in, out [bytes]
   void http_bytes(std::uint64_t in, std::uint64_t out) noexcept;
 
-  void connections(std::int64_t change) noexcept; ///< +1 opened, -1 closed
-  void streams(std::int64_t change) noexcept;     ///< SSE answers under way
+  void streams(std::int64_t change) noexcept; ///< SSE answers under way
   void rejected(rejection why) noexcept;
+  void connections(std::int64_t change) noexcept; ///< +1 opened, -1 closed
+  /// Where the page gets them from; may be called until it is replaced. The one call that locks.
+  void server_counts_from(std::function<server_counts()> source);
   void stream_resumed() noexcept; ///< by Last-Event-ID or a second GET
   void request_known() noexcept;  ///< an idempotency key named one that exists
   void slow_client() noexcept;    ///< its buffer was full: the stream waited
@@ -118,6 +127,8 @@ private:
   count bytes_in_{0}, bytes_out_{0}, prompt_{0}, output_{0}, cached_{0}, resumed_{0}, known_{0},
       slow_{0}, opened_{0};
   token_times times_;
+  mutable std::mutex guard_; ///< of the source
+  std::function<server_counts()> server_counts_;
 };
 
 /// One request for tokens, from its admission to its end; on one thread at a time. A meter that is

@@ -87,7 +87,21 @@ struct collect_trace {
   DI_FIELDS(collect_trace)
 };
 
-using telemetry_messages =
-    type_list<sample, get_snapshot, snapshot, get_trace, trace_part, collect_trace>;
+struct get_metrics {
+  static constexpr wire_id wire{0x0907};
+  static constexpr std::string_view doc = "Question to a gateway process, at <prefix>/metrics: its "
+                                          "page for Prometheus. Overload: none.";
+  DI_FIELDS(get_metrics)
+};
+
+struct metrics_text {
+  static constexpr wire_id wire{0x0908};
+  static constexpr std::string_view doc = "Answer to get_metrics.";
+  std::string text; ///< Prometheus text format 0.0.4; every series has the label `gateway`
+  DI_FIELDS(metrics_text, m.text)
+};
+
+using telemetry_messages = type_list<sample, get_snapshot, snapshot, get_trace, trace_part,
+                                     collect_trace, get_metrics, metrics_text>;
 
 } // namespace di::proto

@@ -130,6 +130,33 @@ def survives_control(up):
             expect(now[key] >= value, f"{key} fell from {value} to {now[key]}")
 
 
+def traces(home):
+    """A client's trace id stands at every span of its request, in the picture of rings that a running group gives away."""
+    up, trace_id = Up(dilaunch, local2, args=("--trace-spans", "4096")), "4bf92f3577b34da6a3ce929d0e0e4736"
+    try:
+        status, _, body = up.ask("POST", "/v1/chat/completions", chat_body("hi", max_tokens=8, ignore_eos=True),
+                                 headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"})
+        expect(status == 200, f"{status}: {body}")
+        up.chat("Somebody else.")
+        rings, picture = home + "/run.rings", home + "/run.json"
+        status, headers, text = up.ask("GET", "/admin/trace", port=up.admin_port)
+        expect(status == 200, f"{status}: {text}")
+        with open(rings, "w") as f:
+            f.write(text if isinstance(text, str) else json.dumps(text))
+        done = subprocess.run([dilaunch, "trace", rings, "--out", picture], capture_output=True, text=True, timeout=60)
+        expect(done.returncode == 0, done.stderr)
+        with open(picture) as f:
+            events = json.load(f)["traceEvents"]
+        processes = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+        expect(processes == {"control", "gateway/0", "rank/0", "rank/1"}, f"{processes}")
+        ours = [e for e in events if e["ph"] == "X" and e["args"].get("trace_id") == trace_id]
+        expect({"submit", "record", "admit", "assign", "take", "prefill", "accept", "release", "finish"} <= {e["name"] for e in ours}, f"{ours}")
+        expect(len({e["args"]["request"] for e in ours}) == 1, "one request")
+        expect(any(f"trace={trace_id}" in line for line in up.err.decode().splitlines() if "http_request" in line) or up.end()[0] == 0 and f"trace={trace_id}" in up.err.decode(), "its log line")
+    finally:
+        up.remove()
+
+
 def four_gateways():
     """Row 32: several front ends, one restarted: exact, monotone per process, never a 500."""
     up = Up(dilaunch, local2, sets=("roles.gateway.replicas=4", "gateway.share_port=false"))
@@ -140,6 +167,8 @@ def four_gateways():
             status, _, body = up.ask("POST", "/v1/chat/completions", chat_body(f"{n}", max_tokens=4, ignore_eos=True), port=ports[n % 4])
             expect(status == 200, f"{status}: {body}")
         pages = [metrics(up, p) for p in ports]
+        every = metrics(up, up.admin_port, "/metrics/gateways")
+        expect(total(every, "di_generation_tokens_total") == 48, "all gateways on one page")
         for i, page in enumerate(pages):
             expect(total(page, "di_generation_tokens_total", f'gateway="{i}"') == 12, f"gateway {i}: {page}")
         born = total(pages[2], "di_process_start_time_seconds")
@@ -213,6 +242,7 @@ def live_page(up, picture):
 
 
 def main():
+    home = tempfile.mkdtemp(prefix="di-operate-")
     up = Up(dilaunch, local4, sets=("gateway.compat_metrics=true", "roles.decode.rebalance=auto"))
     try:
         for part in (counts_exactly, names_of_dashboard, kills_and_shows, survives_control):
@@ -224,8 +254,10 @@ def main():
         up.end()
     finally:
         up.remove()
-    four_gateways()
-    print("four_gateways", flush=True)
+    for part in (four_gateways, lambda: traces(home)):
+        part()
+    print("four_gateways, traces", flush=True)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 main()

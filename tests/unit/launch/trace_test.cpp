@@ -198,6 +198,18 @@ TEST(trace_picture, ties_the_spans_of_a_request_in_their_order) {
   EXPECT_EQ(steps[3].second, "f");
 }
 
+TEST(trace_picture, gives_the_spans_of_a_request_the_trace_of_its_client) {
+  auto gateway = part("/gateway/2", {event(kind::finish, 5, 90, 1, 7)});
+  gateway.tracks[1] = "trace 4bf92f3577b34da6a3ce929d0e0e4736";
+  const auto d = draw(
+      {part("/rank/0", {event(kind::prefill, 30, 60, 1, 7), event(kind::prefill, 61, 62, 1, 8)}),
+       gateway});
+  std::size_t with = 0;
+  for (const json& x : d.of("X"))
+    with += x.at("args").value("trace_id", "") == "4bf92f3577b34da6a3ce929d0e0e4736" ? 1 : 0;
+  EXPECT_EQ(with, 2U) << "the request's own span and its prefill, not that of another";
+}
+
 TEST(trace_picture, lays_hosts_on_one_line_by_their_wall_clocks) {
   // The same moment: 100 on a host whose clock began at 1,000, 600 on one that began at 500.
   const auto d = draw({part("/rank/0", {event(kind::step, 100, 110)}, "one", 1'000),

@@ -3,6 +3,7 @@
 #include "launch/chat/http_client.hpp"
 #include "launch/chat/sse_reader.hpp"
 #include "launch/serve/admin_listener.hpp"
+#include "launch/serve/gateway_pages.hpp"
 #include "tests/unit/serve_metrics/fake_control.hpp"
 
 #include <gtest/gtest.h>
@@ -96,6 +97,22 @@ TEST(admin_listener, serves_status_health_metrics_and_the_page) {
   EXPECT_EQ(page.type, "text/html; charset=utf-8");
   EXPECT_TRUE(page.body.starts_with("<!doctype html>"));
   EXPECT_EQ(o.ask("GET", "/").status, 302);
+}
+
+TEST(admin_listener, shows_the_metrics_of_gateways_that_answer) {
+  operators o;
+  EXPECT_EQ(o.ask("GET", "/metrics/gateways").body, "") << "none does";
+  const auto counted = std::make_shared<serving_metrics>(serving_metrics_options{0, "tiny", false});
+  const auto desk = *metrics_desk::open(o.control.office(), "/gateway/0", counted);
+  EXPECT_NE(o.ask("GET", "/metrics/gateways").body.find(R"(di_http_streams_open{gateway="0"} 0)"),
+            std::string::npos);
+}
+
+TEST(admin_listener, says_that_nothing_is_recorded) {
+  const operators o;
+  const auto none = o.ask("GET", "/admin/trace");
+  EXPECT_EQ(none.status, 404);
+  EXPECT_NE(none.body.find("--trace-spans"), std::string::npos);
 }
 
 TEST(admin_listener, carries_orders_to_keeper_and_answers_when_they_are_done) {

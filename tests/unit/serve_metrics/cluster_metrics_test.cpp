@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics of the cluster: sums over ranks, names that promtool accepts, a control that is away.
 #include "launch/serve/cluster_metrics.hpp"
+#include "launch/serve/gateway_pages.hpp"
 
 #include <gtest/gtest.h>
 
@@ -81,6 +82,18 @@ TEST(cluster_metrics, shows_the_names_of_vllm_when_told) {
 TEST(cluster_metrics, says_that_control_is_away) {
   EXPECT_EQ(text_of({}, true), "# HELP di_control_up 1 if the control process answers.\n"
                                "# TYPE di_control_up gauge\ndi_control_up 0\n");
+}
+
+TEST(gateway_pages, are_one_page_with_each_family_once) {
+  EXPECT_EQ(
+      merged_pages(
+          {"# HELP a first\n# TYPE a counter\na{gateway=\"0\"} 1\n# HELP b x\n# TYPE b gauge\nb "
+           "2\n",
+           "",
+           "stray 1\n# HELP a second\n# TYPE a counter\na{gateway=\"1\"} 3\n\n# HELP c y\nc 4"}),
+      "# HELP a first\n# TYPE a counter\na{gateway=\"0\"} 1\na{gateway=\"1\"} 3\n"
+      "# HELP b x\n# TYPE b gauge\nb 2\n# HELP c y\nc 4\n");
+  EXPECT_EQ(merged_pages({}), "");
 }
 
 TEST(cluster_metrics, promtool_finds_nothing_to_say) {

@@ -142,6 +142,19 @@ TEST(serving_metrics, loses_nothing_under_many_threads) {
       4'000);
 }
 
+TEST(serving_metrics, counts_connections_and_asks_the_server_for_the_rest) {
+  serving_metrics m{tiny()};
+  EXPECT_EQ(value_of(m.text(), R"(di_http_refused_total{gateway="2"})"), 0);
+  m.connections(1);
+  m.connections(1);
+  m.connections(-1);
+  m.server_counts_from([] { return server_counts{2, 1, 4}; });
+  const auto text = m.text();
+  EXPECT_EQ(value_of(text, R"(di_http_connections_open{gateway="2"})"), 1);
+  EXPECT_EQ(value_of(text, R"(di_http_connections_total{gateway="2"})"), 2);
+  EXPECT_EQ(value_of(text, R"(di_http_refused_total{gateway="2"})"), 2);
+}
+
 TEST(serving_metrics, promtool_finds_nothing_to_say) {
   if (std::system("command -v promtool >/dev/null") != 0)
     GTEST_SKIP() << "no promtool here (package prometheus)";
