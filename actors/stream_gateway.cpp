@@ -103,7 +103,11 @@ request_id desk_state::submit(stream_order order, std::shared_ptr<stream_listene
 }
 
 void desk_state::cancel(request_id request) {
-  put(cancel_order{request});
+  put(cancel_order{request, false});
+}
+
+void desk_state::stop(request_id request) {
+  put(cancel_order{request, true});
 }
 
 void desk_state::leave(request_id request, const std::shared_ptr<stream_listener>& who) {
@@ -179,7 +183,10 @@ void stream_gateway_actor::carry_out(submit_order& o, instant now, outbox& out) 
 }
 
 void stream_gateway_actor::carry_out(cancel_order& o, instant now, outbox& out) {
-  core_.cancel(o.request, now, out);
+  if (o.listens)
+    core_.stop(o.request, now, out);
+  else
+    core_.cancel(o.request, now, out);
 }
 
 void stream_gateway_actor::carry_out(leave_order& o, instant now, outbox& out) {

@@ -72,6 +72,9 @@ public:
   /// Ends it for good, wherever it is and whoever listens: a listener here hears ended(cancelled).
   /// Also for requests of other gateways. Repeated until JOURNAL has it.
   virtual void cancel(request_id request) = 0;
+  /// The same, but a listener here goes on to hear what JOURNAL still has, and then the end that it
+  /// recorded in tokens(): what get() shows from then on.
+  virtual void stop(request_id request) = 0;
   /// The client has gone: the listener hears nothing more. The request goes on for detached_ms
   /// (cancelled at once if that is 0).
   /// @param who  if given, and another listener has the request by now, nothing happens

@@ -20,6 +20,7 @@ struct submit_order {
 };
 struct cancel_order {
   request_id request;
+  bool listens = false; ///< as stop(): its listener hears the rest
 };
 struct leave_order {
   request_id request;
@@ -53,6 +54,7 @@ public:
 
   request_id submit(stream_order order, std::shared_ptr<stream_listener> listener) override;
   void cancel(request_id request) override;
+  void stop(request_id request) override;
   void leave(request_id request, const std::shared_ptr<stream_listener>& who) override;
   void end_choice(request_id request, std::uint32_t choice, std::uint32_t kept_tokens,
                   std::int32_t stop_index) override;

@@ -216,6 +216,10 @@ void stream_gateway_core::resend(request_id id, entry& e, bool at_once, instant 
   case phase::open:
     if (at_once || now - e.heard >= options_.quiet_after)
       follow_again(id, e, now, out);
+    if (e.stopping && due) {
+      e.sent = now;
+      out.send(options_.journal, proto::cancel_request{id});
+    }
     for (const choice& c : e.choices)
       if (c.ending && due) {
         e.sent = now;

@@ -182,6 +182,19 @@ void stream_gateway_core::cancel(request_id id, instant now, outbox& out) {
   withdraw(id, *e, now, out);
 }
 
+void stream_gateway_core::stop(request_id id, instant now, outbox& out) {
+  entry* e = find(id);
+  if (!e || e->left || e->state != phase::open)
+    return cancel(id, now, out);
+  if (std::exchange(e->stopping, true))
+    return;
+  ++counts_.cancelled;
+  out.count("di_gateway_requests_cancelled_total");
+  e->sent = now;
+  out.send(options_.journal, proto::cancel_request{id});
+  arm(out);
+}
+
 void stream_gateway_core::leave(request_id id, instant now, outbox& out) {
   entry* e = find(id);
   if (!e || e->left || e->state == phase::cancelling)

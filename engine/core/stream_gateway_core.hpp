@@ -94,6 +94,7 @@ struct stream_counts {
 ///   submitted  --request_opened | tokens-->   open
 ///   (unknown) | open  --attach-->             attaching --request_attached--> open
 ///   any        --cancel | deadline-->         cancelling --request_closed-->  gone
+///   open       --stop-->                      open, until JOURNAL has ended it
 ///   submitted | open | attaching  --leave-->  gone (cancelling if it may not go on alone)
 ///   open       --all choices ended | request_closed | request_taken_over-->   gone
 // clang-format on
@@ -109,6 +110,8 @@ public:
   /// @pre m.spec.request is new, m.spec.sampling.n > 0
   void submit(proto::open_request m, instant now, outbox& out);
   void cancel(request_id id, instant now, outbox& out);
+  /// As cancel; but who follows it here hears the rest, and the end as JOURNAL recorded it.
+  void stop(request_id id, instant now, outbox& out);
   void leave(request_id id, instant now, outbox& out);
   void end_choice(proto::end_choice m, instant now, outbox& out);
   /// @param ticket  not 0, and not the ticket of another question
@@ -148,6 +151,7 @@ private:
     bool windowed = false;      ///< counts in the window
     bool left = false;          ///< its client has gone before it was opened
     bool shown = false;         ///< a token was told
+    bool stopping = false;      ///< open, and cancelled: JOURNAL has not said so yet
     std::uint64_t question = 0; ///< tag of an attach_request that is out; 0: none
   };
   enum class kind : std::uint8_t { attach, follow, get, forget };

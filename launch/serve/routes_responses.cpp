@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <utility>
 
 namespace di::serve {
@@ -316,6 +317,27 @@ void drop(service& home, call_ptr c) {
   });
 }
 
+/// Shows a response once JOURNAL has written down that it ended; if that takes too long or JOURNAL
+/// is away, as it was known before, and ended: what was asked of it is repeated until it is done.
+void show_ended(service& home, call_ptr c, found_response f,
+                std::chrono::steady_clock::time_point until) {
+  const auto request = f.record.request;
+  home.desk().get(request, [&home, c = std::move(c), f = std::move(f),
+                            until](result<proto::recorded_request> now) mutable {
+    auto* const client = c->client.get();
+    client->post(
+        [&home, c = std::move(c), f = std::move(f), until, now = std::move(now)]() mutable {
+          const bool known = now.ok() && now->known;
+          if (known)
+            f.record = std::move(*now);
+          if (known && !f.record.closed && std::chrono::steady_clock::now() < until)
+            return show_ended(home, std::move(c), std::move(f), until);
+          f.record.closed = true;
+          home.answer(*c, 200, dump(shown(home, f)));
+        });
+  });
+}
+
 void cancel(service& home, call_ptr c) {
   find_response(home, std::move(c), [&home](call_ptr from, const found_response& f) {
     if (!f.kept.background)
@@ -324,10 +346,9 @@ void cancel(service& home, call_ptr c) {
                                  "to cancel another, close its connection"));
     if (f.record.closed) // a second time: as it ended
       return home.answer(*from, 200, dump(shown(home, f)));
-    home.desk().cancel(f.record.request);
-    auto ended = f;
-    ended.record.closed = true;
-    home.answer(*from, 200, dump(shown(home, ended)));
+    home.desk().stop(f.record.request);
+    show_ended(home, std::move(from), f,
+               std::chrono::steady_clock::now() + std::chrono::seconds{2});
   });
 }
 

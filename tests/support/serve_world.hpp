@@ -129,6 +129,7 @@ public:
     return id;
   }
   void cancel(request_id r) override { cancelled.push_back(r); }
+  void stop(request_id r) override { cancelled.push_back(r); }
   void leave(request_id r, const std::shared_ptr<actors::stream_listener>&) override {
     left.push_back(r);
   }

@@ -80,6 +80,31 @@ struct stream_gateway : ::testing::Test {
   }
 };
 
+TEST_F(stream_gateway, hears_the_recorded_end_of_what_it_stops) {
+  core->submit(opening(1), now, out);
+  tell(proto::request_opened{request_id{1}});
+  out.take();
+  core->stop(request_id{1}, now, out);
+  core->stop(request_id{1}, now, out);
+  EXPECT_EQ(sent<proto::cancel_request>(out).size(), 1U);
+  EXPECT_TRUE(heard<news::ended>().empty());
+  tick(); // nobody answered: again
+  EXPECT_EQ(sent<proto::cancel_request>(out).size(), 1U);
+  proto::tokens_released rest;
+  rest.request = request_id{1};
+  rest.tokens = {5};
+  rest.end = {proto::finish_reason::cancelled, -1, 1, ec::cancelled, "cancelled by the client"};
+  tell(rest);
+  const auto said = heard<news::tokens>();
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_EQ(said[0].m.tokens.size(), 1U);
+  EXPECT_TRUE(said[0].last);
+  tell(proto::request_closed{request_id{1}, {}, 0});
+  EXPECT_TRUE(heard<news::ended>().empty());
+  tick();
+  EXPECT_TRUE(sent<proto::cancel_request>(out).empty());
+}
+
 TEST_F(stream_gateway, says_again_what_nobody_answers) {
   EXPECT_EQ(sent<proto::gateway_started>(out).size(), 1U);
   core->submit(opening(1), now, out);
