@@ -121,12 +121,6 @@ int up(const up_arguments& a) {
 
 } // namespace
 
-int serve_topology(const std::string& topology) {
-  up_arguments a;
-  a.run.topology = topology;
-  return up(a);
-}
-
 void add_serve_commands(CLI::App& app, int& exit_code) {
   const auto a = std::make_shared<up_arguments>();
   auto& r = a->run;

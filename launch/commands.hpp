@@ -38,7 +38,5 @@ result<void> draw_trace(const std::vector<std::string>& rings, const std::string
 
 /// up.
 void add_serve_commands(CLI::App& app, int& exit_code);
-/// `up` with nothing but a topology. @return the exit code
-int serve_topology(const std::string& topology);
 
 } // namespace di::launch

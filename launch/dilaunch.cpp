@@ -13,9 +13,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -37,6 +39,15 @@ bool unknown_command(const CLI::App& app, int argc, char** argv) {
   return true;
 }
 
+/// `dilaunch --topology FILE ...` is `dilaunch up --topology FILE ...`, with all of its options.
+bool is_bare_up(int argc, char** argv) {
+  if (argc < 2 || argv[1][0] != '-')
+    return false;
+  return std::any_of(argv + 1, argv + argc, [](const std::string_view word) {
+    return word == "--topology" || word.starts_with("--topology=");
+  });
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -47,9 +58,9 @@ int main(int argc, char** argv) {
              "4 a check failed, 5 finished with failed requests. `dilaunch COMMAND --help` says "
              "more.");
   bool print_protocol = false;
-  std::string topology;
   app.add_flag("--print-protocol", print_protocol, "Print doc/protocol.md");
-  app.add_option("--topology", topology, "Serve this topology (the command up)")
+  std::string topology; // for --help only: see is_bare_up
+  app.add_option("--topology", topology, "Serve this topology; `dilaunch up --help` lists options")
       ->option_text("FILE");
   di::launch::add_topology_commands(app, exit_code);
   di::launch::add_serve_commands(app, exit_code);
@@ -65,8 +76,12 @@ int main(int argc, char** argv) {
   di::launch::add_codec_parse_command(app, exit_code);
   if (unknown_command(app, argc, argv))
     return 2;
+  std::vector<char*> words{argv, argv + argc};
+  std::string up = "up";
+  if (is_bare_up(argc, argv))
+    words.insert(words.begin() + 1, up.data());
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2; // --help and --version come this way too
   } catch (const std::exception& e) {
@@ -75,8 +90,6 @@ int main(int argc, char** argv) {
   }
   if (print_protocol)
     std::fputs(di::wire::render_protocol().c_str(), stdout);
-  else if (!topology.empty() && app.get_subcommands().empty())
-    return di::launch::serve_topology(topology);
   else if (argc == 1)
     std::fputs(app.help().c_str(), stdout);
   return exit_code;
