@@ -34,7 +34,7 @@ enum class node_word_kind : std::uint8_t {
   node_lost,    ///< `node` is gone with all its ranks; rank_lost and rank_exited of each come too
   admin,        ///< an operator's line: `number` names the connection, `what` is the line
   admin_gone,   ///< the operator of connection `number` has gone
-  gateway_lost, ///< `number` is the gateway: `life`, `what`
+  gateway_lost, ///< `number` is the gateway: `life`, `what`; without `what`: it drained, as told
   // to gateways
   processes, ///< of the run `number` of `rank` are ready; `what` names those that are not
   reload,    ///< `what` is the topology's text: take its limits, read the keys again

@@ -47,7 +47,7 @@ cluster::cluster(cluster_options options, run_dir dir, run_identities ids, clust
   for (const auto& id : ids_.ranks)
     ranks_.push_back({id, false, false, false, 0});
   for (const auto& id : ids_.gateways)
-    gateways_.push_back({id, false, false, 0, 0, {}});
+    gateways_.push_back({id, false, false, false, 0, 0, {}});
 }
 
 int cluster::run() {
@@ -131,6 +131,8 @@ void cluster::on_status(const std::string& child, const std::string& json) {
       gateway_serves(*gateway);
     return;
   case status_kind::drained:
+    if (const auto gateway = gateway_of(child))
+      gateways_[*gateway].drained = true;
     return;
   }
 }
@@ -143,7 +145,8 @@ void cluster::on_lost(const std::string& child, const std::string& how) {
     word.kind = node_word_kind::gateway_lost;
     word.number = *gateway;
     word.life = gateways_[*gateway].id.life;
-    word.what = how;
+    if (!gateways_[*gateway].drained)
+      word.what = how;
     tell_control(word);
   }
 }

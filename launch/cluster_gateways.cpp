@@ -75,7 +75,7 @@ result<void> cluster::start_gateway(std::uint32_t gateway) {
   spec.segments.insert(spec.segments.end(), sockets.admin.begin(), sockets.admin.end());
   DI_TRY_VOID(host_.start_other(spec, stopped_max()));
   lives.running = true;
-  lives.serving = false;
+  lives.serving = lives.drained = false;
   ++lives.started;
   tell_progress();
   return {};

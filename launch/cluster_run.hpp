@@ -39,6 +39,7 @@ struct gateway_lives {
   process_identity id;
   bool running = false;
   bool serving = false; ///< this life said that it answers requests
+  bool drained = false; ///< this life was told to end, and said that nobody waits any more
   std::uint32_t started = 0;
   std::uint32_t useless = 0;                       ///< lives in a row that ended before they served
   std::deque<poll_loop::clock::time_point> deaths; ///< within the budget's span

@@ -83,7 +83,10 @@ void control_link::take(const node_word& word, bus::post_office& office) {
                                     word.what});
   case node_word_kind::gateway_lost: {
     const proto::withdrawn gone{fmt::format("/gateway/{}", word.number), word.life, word.what};
-    log::warn("gateway_lost", {{"gateway", word.number}, {"why", word.what}});
+    if (word.what.empty())
+      log::info("gateway_drained", {{"gateway", word.number}});
+    else
+      log::warn("gateway_lost", {{"gateway", word.number}, {"why", word.what}});
     post(office, word, "/control/journal", gone);
     return post(office, word, "/control/directory", gone);
   }
