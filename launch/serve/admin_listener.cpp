@@ -236,10 +236,12 @@ std::uint16_t admin_listener::port() const {
 }
 
 void admin_listener::stop(std::chrono::milliseconds deadline) {
-  impl_->feed.reset(); // ends its streams
+  if (impl_->feed)
+    impl_->feed->stop(); // its streams end; handlers may still ask it
   if (impl_->server)
     impl_->server->stop(deadline);
   impl_->server.reset();
+  impl_->feed.reset();
   if (impl_->desk)
     impl_->office.unbind(impl_->options.prefix + "/admin_desk", {ec::ok, ""});
   impl_->desk.reset();

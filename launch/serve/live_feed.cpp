@@ -39,6 +39,15 @@ live_feed::live_feed(cluster_reader& reader, live_feed_options options)
 }
 
 live_feed::~live_feed() {
+  stop();
+}
+
+void live_feed::stop() {
+  {
+    const std::lock_guard lock{guard_};
+    if (std::exchange(stopped_, true))
+      return;
+  }
   {
     const std::lock_guard lock{slot_->guard};
     slot_->stop = true;
@@ -57,7 +66,7 @@ bool live_feed::add(http::exchange_ptr to, std::string_view last_id) {
   {
     const std::lock_guard lock{guard_};
     std::erase_if(viewers_, [](const viewer& old) { return old.to->is_gone(); });
-    if (viewers_.size() + arriving_.size() >= options_.viewers)
+    if (stopped_ || viewers_.size() + arriving_.size() >= options_.viewers)
       return false;
     to->on_drained([full = v.full] { full->store(false); });
     if (!to->begin_stream(200, http::sse_headers()))

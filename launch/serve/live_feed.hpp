@@ -42,9 +42,11 @@ public:
   ~live_feed();
   live_feed(const live_feed&) = delete;
   live_feed& operator=(const live_feed&) = delete;
+  /// Ends all streams; add() refuses from now on. The first call counts.
+  void stop();
 
   /// Streams to a viewer from now on. @param last_id  its Last-Event-ID; empty: it has nothing
-  /// @return false: too many viewers; the exchange is untouched
+  /// @return false: too many viewers, or it has stopped; the exchange is untouched
   bool add(http::exchange_ptr viewer, std::string_view last_id = {});
   std::size_t viewers() const;
 
@@ -72,6 +74,7 @@ private:
   mutable std::mutex guard_; ///< of what follows
   std::vector<viewer> viewers_;
   std::vector<viewer> arriving_;
+  bool stopped_ = false;
   std::thread thread_;
 };
 
