@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts `dilaunch run` for tests: waits with deadlines, knows its processes, finds what it left behind."""
+import atexit
 import glob
 import json
 import os
@@ -28,40 +29,27 @@ def segments():
     return set(glob.glob("/dev/shm/di-*"))
 
 
-class Run:
-    """One run. `lines` are requests (or raw text); stdout are the answers. `verb` up: it serves, without lines."""
+def needed(**packages):
+    """Fails with words if a program is missing: needed(promtool="prometheus")."""
+    missing = [f"{program} (package {package} of launch/packages.txt)" for program, package in packages.items() if not shutil.which(program)]
+    if missing:
+        raise AssertionError(f"this test needs {', '.join(missing)}")
 
-    def __init__(self, dilaunch, topology, lines, args=(), sets=(), verb="run"):
+
+class Home:
+    """One launcher with a folder and a runtime folder of its own; nothing of it outlives the test."""
+
+    def __init__(self):
         self.home = tempfile.mkdtemp(prefix="di-e2e-")
-        self.shared = segments()
-        self.prompts = self.home + "/prompts.jsonl"
-        with open(self.prompts, "w") as f:
-            for line in lines:
-                f.write((line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n")
         self.runtime = self.home + "/r"
         os.mkdir(self.runtime, 0o700)
-        command = [dilaunch, verb, "--topology", topology, *(["--prompts", self.prompts] if verb == "run" else []), *args]
-        for s in sets:
-            command += ["--set", s]
-        self.p = subprocess.Popen(command, env=dict(os.environ, XDG_RUNTIME_DIR=self.runtime), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.out, self.err = b"", b""
+        self.env = dict(os.environ, XDG_RUNTIME_DIR=self.runtime)
+        self.shared = segments()
+        self.p = None
+        atexit.register(self.discard)
 
-    def until(self, done, seconds=60):
-        """Reads stdout and stderr until done(self)."""
-        end = time.monotonic() + seconds
-        while not done(self):
-            left = end - time.monotonic()
-            ready = select.select([self.p.stdout, self.p.stderr], [], [], max(left, 0))[0]
-            if not ready:
-                raise AssertionError(f"waited {seconds} s\nstdout: {self.out.decode()}\nstderr: {self.err.decode()}")
-            for stream in ready:
-                block = os.read(stream.fileno(), 65536)
-                if not block and stream is self.p.stdout:
-                    raise AssertionError(f"ended early\nstdout: {self.out.decode()}\nstderr: {self.err.decode()}")
-                if stream is self.p.stdout:
-                    self.out += block
-                else:
-                    self.err += block
+    def start(self, command, stderr):
+        self.p = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
 
     def processes(self):
         """{"rank 0": pid, ...} of this run, over all its node processes."""
@@ -83,14 +71,6 @@ class Run:
                         found["node " + words[3]] = int(pid)
         return found
 
-    def finish(self, seconds=120):
-        """(exit code, answers as parsed lines, last line of stderr)"""
-        out, err = self.p.communicate(timeout=seconds)
-        self.out += out
-        self.err += err
-        text = self.err.decode().strip()
-        return self.p.returncode, [json.loads(line) for line in self.out.decode().splitlines()], text.splitlines()[-1] if text else ""
-
     def still_there(self):
         """Pids of all that runs in the environment of this run, whoever their parent is now."""
         mark, found = f"XDG_RUNTIME_DIR={self.runtime}\0".encode(), []
@@ -106,11 +86,67 @@ class Run:
     def leftovers(self, pids=()):
         return [p for p in pids if alive(p)] + glob.glob(self.runtime + "/*") + sorted(segments() - self.shared)
 
+    def discard(self):
+        """Kills what runs and deletes the folder, whatever is left."""
+        if self.p is not None and self.p.poll() is None:
+            self.p.kill()
+            self.p.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+
     def remove(self):
+        """The same, but no process may be left, and no file or shared memory of a launcher that ended by itself."""
         if self.p.poll() is None:
             self.p.kill()
-            self.p.communicate()
-        shutil.rmtree(self.home, ignore_errors=True)
+            self.p.wait()
+        end = time.monotonic() + 20
+        while (left := self.still_there()) and time.monotonic() < end:
+            time.sleep(0.02)
+        if self.p.returncode >= 0:
+            left += self.leftovers()
+        self.discard()
+        if left:
+            raise AssertionError(f"left behind: {left}")
+
+
+class Run(Home):
+    """One run. `lines` are requests (or raw text); stdout are the answers."""
+
+    def __init__(self, dilaunch, topology, lines, args=(), sets=()):
+        super().__init__()
+        self.prompts = self.home + "/prompts.jsonl"
+        with open(self.prompts, "w") as f:
+            for line in lines:
+                f.write((line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n")
+        command = [dilaunch, "run", "--topology", topology, "--prompts", self.prompts, *args]
+        for s in sets:
+            command += ["--set", s]
+        self.start(command, subprocess.PIPE)
+        self.out, self.err = b"", b""
+
+    def until(self, done, seconds=60):
+        """Reads stdout and stderr until done(self)."""
+        end = time.monotonic() + seconds
+        while not done(self):
+            left = end - time.monotonic()
+            ready = select.select([self.p.stdout, self.p.stderr], [], [], max(left, 0))[0]
+            if not ready:
+                raise AssertionError(f"waited {seconds} s\nstdout: {self.out.decode()}\nstderr: {self.err.decode()}")
+            for stream in ready:
+                block = os.read(stream.fileno(), 65536)
+                if not block and stream is self.p.stdout:
+                    raise AssertionError(f"ended early\nstdout: {self.out.decode()}\nstderr: {self.err.decode()}")
+                if stream is self.p.stdout:
+                    self.out += block
+                else:
+                    self.err += block
+
+    def finish(self, seconds=120):
+        """(exit code, answers as parsed lines, last line of stderr)"""
+        out, err = self.p.communicate(timeout=seconds)
+        self.out += out
+        self.err += err
+        text = self.err.decode().strip()
+        return self.p.returncode, [json.loads(line) for line in self.out.decode().splitlines()], text.splitlines()[-1] if text else ""
 
 
 def without_times(answers):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+from cluster_run import needed
 from served import Served, expect
 
 dilaunch, source = sys.argv[1:3]
@@ -36,6 +37,7 @@ def in_order(wanted, output):
 
 
 def main():
+    needed(curl="curl")
     with open(f"{source}/doc/serving.md") as f:
         blocks = examples(f.read())
     expect(len(blocks) >= 10, f"{len(blocks)} examples")

@@ -16,16 +16,12 @@ import threading
 import time
 
 from browser import Browser
-from serving import Stream, Up, chat_body, until
+from cluster_run import needed
+from served import Served, chat_body, expect, until
 
 dilaunch, source = (os.path.abspath(p) for p in sys.argv[1:3])
 local2, local4 = (f"{source}/launch/topologies/local{n}.yaml" for n in (2, 4))
 SERIES = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 def metrics(up, port, target="/metrics"):
@@ -33,9 +29,8 @@ def metrics(up, port, target="/metrics"):
     status, headers, text = up.ask("GET", target, port=port)
     expect(status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4"), f"{status} {headers} {text[:300]}")
     ours = "\n".join(line for line in text.splitlines() if "vllm:" not in line) + "\n"  # a colon is no name of ours
-    if shutil.which("promtool"):
-        lint = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=60)
-        expect(lint.returncode == 0 and not lint.stderr, f"promtool: {lint.stdout}{lint.stderr}")
+    lint = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=60)
+    expect(lint.returncode == 0 and not lint.stderr, f"promtool: {lint.stdout}{lint.stderr}")
     all = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -51,19 +46,19 @@ def total(page, name, part=""):
 
 def counts_exactly(up):
     """Each request once, with its tokens, its end and its times; refused ones too."""
-    before = metrics(up, up.http_port)
+    before = metrics(up, up.ports[0])
     for n in range(3):
         status, _, body = up.chat(f"Story {n}.", max_tokens=8, ignore_eos=True)
         expect(status == 200, f"{status}: {body}")
-    stream = Stream(up, body=chat_body("Another.", max_tokens=12, ignore_eos=True))
-    stream.rest_of_it()
+    stream = up.chat_stream("Another.", max_tokens=12, ignore_eos=True)
+    stream.rest()
     stream.close()
-    gone = Stream(up, body=chat_body("Too long.", max_tokens=900, ignore_eos=True))
+    gone = up.chat_stream("Too long.", max_tokens=900, ignore_eos=True)
     gone.next()
     gone.close()  # this client leaves
     up.ask("POST", "/v1/chat/completions", "{")
     up.ask("GET", "/no/such/route")
-    now = until(lambda: (lambda m: m if total(m, "di_requests_aborted_total") > total(before, "di_requests_aborted_total") else None)(metrics(up, up.http_port)))
+    now = until(lambda: (lambda m: m if total(m, "di_requests_aborted_total") > total(before, "di_requests_aborted_total") else None)(metrics(up, up.ports[0])))
     grown = lambda name, part="": total(now, name, part) - total(before, name, part)
     expect(grown("di_request_success_total", 'finished_reason="length"') == 4, "ends by length")
     expect(grown("di_requests_aborted_total") == 1, "aborted")
@@ -81,25 +76,25 @@ def counts_exactly(up):
 
 def kills_and_shows(up):
     """Orders over HTTP; a death shows in status, metrics and the feed."""
-    feed = Stream(up, "/events", port=up.admin_port, method="GET")
+    feed = up.stream("/events", port=up.admin_port)
     deaths = total(metrics(up, up.admin_port), "di_rank_deaths_total")
     status, _, body = up.ask("POST", "/admin/kill", {"rank": 2}, port=up.admin_port)
     expect(status == 200 and body["ok"], f"{status}: {body}")
     seen = []
     while not any("rank 2 died" in e for e in seen):
-        data = feed.next()
-        expect(data is not None, "the feed ended")
-        if feed.events[-1][1] == "log":
-            seen.append(data)
+        event = feed.next()
+        expect(event is not None, "the feed ended")
+        if event.name == "log":
+            seen.append(event.data)
     feed.close()
     until(lambda: total(metrics(up, up.admin_port), "di_rank_deaths_total") == deaths + 1)
-    s = until(lambda: (lambda s: s if s["members"] == 4 else None)(up.ask("GET", "/admin/status", port=up.admin_port)[2]))
+    s = until(lambda: (lambda s: s if s["members"] == 4 else None)(up.ask("GET", "/admin/status", port=up.admin_port).json()))
     expect(next(r for r in s["ranks"] if r["rank"] == 2)["deaths"] >= 1, f"{s}")
     for path, body, wanted in (("/admin/kill", {"rank": 77}, 404), ("/admin/drain", {"rank": 77}, 404), ("/admin/scale", {"ranks": 99}, 400), ("/admin/kill", {}, 400), ("/admin/x", {}, 404)):
         got = up.ask("POST", path, body, port=up.admin_port)
-        expect(got[0] == wanted and got[2]["ok"] is False, f"{path} {body}: {got}")
+        expect(got.status == wanted and got.json()["ok"] is False, f"{path} {body}: {got.status} {got.body}")
     got = up.ask("POST", "/admin/kill", {"rank": 1}, headers={"Origin": "http://evil.example"}, port=up.admin_port)
-    expect(got[0] == 403, f"{got}")
+    expect(got.status == 403, f"{got.status} {got.body}")
 
 
 def names_of_dashboard(up):
@@ -109,7 +104,7 @@ def names_of_dashboard(up):
     asked = [t["expr"] for p in board["panels"] for t in p.get("targets", [])]
     expect(len(asked) > 30, "panels")
     names = {n for e in asked for n in re.findall(r"\bdi_[a-z0-9_]+", e)}
-    there = {n for port in (up.http_port, up.admin_port) for n, _ in metrics(up, port)}
+    there = {n for port in (up.ports[0], up.admin_port) for n, _ in metrics(up, port)}
     # What no request has needed yet has no series; these come with the first draft, plan or move.
     absent = {n for n in names if n not in there and n not in ("di_rank_drafts_accepted_total", "di_rank_drafts_verified_total", "di_rebalancer_moe_lb", "di_rebalancer_moves_total")}
     expect(not absent, f"the dashboard asks for {absent}")
@@ -117,14 +112,14 @@ def names_of_dashboard(up):
 
 def survives_control(up):
     """The listener lives on and says that control is away; counters of gateways do not fall."""
-    before = metrics(up, up.http_port)
+    before = metrics(up, up.ports[0])
     os.kill(up.processes()["control"], signal.SIGKILL)
     health = []
-    until(lambda: health.append(up.ask("GET", "/health", port=up.admin_port)) or health[-1][2]["control"] == "up" or None)
-    expect(all(h[0] == 200 for h in health), f"{health}")
-    until(lambda: up.ask("GET", "/admin/status", port=up.admin_port)[0] == 200 or None)
+    until(lambda: health.append(up.ask("GET", "/health", port=up.admin_port)) or health[-1].json()["control"] == "up" or None)
+    expect(all(h.status == 200 for h in health), f"{[h.body for h in health]}")
+    until(lambda: up.ask("GET", "/admin/status", port=up.admin_port).status == 200 or None)
     until(lambda: total(metrics(up, up.admin_port), "di_control_up") == 1 or None)
-    now = metrics(up, up.http_port)
+    now = metrics(up, up.ports[0])
     for key, value in before.items():
         if key[0].endswith(("_total", "_count", "_bucket", "_sum")):
             expect(now[key] >= value, f"{key} fell from {value} to {now[key]}")
@@ -132,7 +127,7 @@ def survives_control(up):
 
 def traces(home):
     """A client's trace id stands at every span of its request, in the picture of rings that a running group gives away."""
-    up, trace_id = Up(dilaunch, local2, args=("--trace-spans", "4096")), "4bf92f3577b34da6a3ce929d0e0e4736"
+    up, trace_id = Served(dilaunch, local2, args=("--trace-spans", "4096")), "4bf92f3577b34da6a3ce929d0e0e4736"
     try:
         status, _, body = up.ask("POST", "/v1/chat/completions", chat_body("hi", max_tokens=8, ignore_eos=True),
                                  headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"})
@@ -152,14 +147,14 @@ def traces(home):
         ours = [e for e in events if e["ph"] == "X" and e["args"].get("trace_id") == trace_id]
         expect({"submit", "record", "admit", "assign", "take", "prefill", "accept", "release", "finish"} <= {e["name"] for e in ours}, f"{ours}")
         expect(len({e["args"]["request"] for e in ours}) == 1, "one request")
-        expect(any(f"trace={trace_id}" in line for line in up.err.decode().splitlines() if "http_request" in line) or up.end()[0] == 0 and f"trace={trace_id}" in up.err.decode(), "its log line")
+        up.until_said("http_request", f"trace={trace_id}")
     finally:
         up.remove()
 
 
 def four_gateways():
     """Row 32: several front ends, one restarted: exact, monotone per process, never a 500."""
-    up = Up(dilaunch, local2, sets=("roles.gateway.replicas=4", "gateway.share_port=false"))
+    up = Served(dilaunch, local2, sets=("roles.gateway.replicas=4", "gateway.share_port=false"))
     try:
         ports = [int(u.rsplit(":", 1)[1].rstrip("/")) for u in up.urls]
         expect(len(ports) == 4, f"{up.urls}")
@@ -194,9 +189,6 @@ def four_gateways():
 
 def live_page(up, picture):
     """The page shows ranks, a death, heat and events, with nothing from elsewhere."""
-    if not shutil.which("chromium"):
-        print("no chromium here: the live page was not looked at")
-        return
     stop, home = threading.Event(), tempfile.mkdtemp(prefix="di-page-")
 
     def load(n):
@@ -242,8 +234,9 @@ def live_page(up, picture):
 
 
 def main():
+    needed(promtool="prometheus", chromium="chromium")
     home = tempfile.mkdtemp(prefix="di-operate-")
-    up = Up(dilaunch, local4, sets=("gateway.compat_metrics=true", "roles.decode.rebalance=auto"))
+    up = Served(dilaunch, local4, sets=("gateway.compat_metrics=true", "roles.decode.rebalance=auto"))
     try:
         for part in (counts_exactly, names_of_dashboard, kills_and_shows, survives_control):
             began = time.monotonic()

@@ -114,7 +114,7 @@ def r29_no_orphans():
             time.sleep(0.02)
 
     with serving(2) as s:
-        pids = Run.processes(s)
+        pids = s.processes()
         expect({"control", "gateway 0", "rank 0", "rank 1"} <= set(pids), pids)
         held = begun(s, CHAT, asking(max_tokens=3000, ignore_eos=True))
         s.until("it is at work", lambda: load(s) > 0)
@@ -144,7 +144,7 @@ def r30_a_worker_that_hangs():
         usual = time.monotonic() - began
         st = s.stream(CHAT, {**body, "stream": True})
         first = [e for _, e in zip(range(20), st)]
-        victim = Run.processes(s)["rank 1"]
+        victim = s.processes()["rank 1"]
         os.kill(victim, signal.SIGSTOP)
         hung = time.monotonic()
         rest = list(st)
@@ -176,7 +176,7 @@ def r32_counters_of_several_gateways():
                 good(s, CHAT, asking(max_tokens=2), gateway=g)
         before = [page(g) for g in range(4)]
         expect([answered(p) for p in before] == [1, 2, 3, 4], [answered(p) for p in before])
-        old = Run.processes(s)["gateway 2"]
+        old = s.processes()["gateway 2"]
         os.kill(old, signal.SIGKILL)
         good(s, CHAT, asking(max_tokens=2), gateway=2)  # waits in the backlog of the next life
         after = [page(g) for g in range(4)]

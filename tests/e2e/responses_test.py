@@ -54,10 +54,7 @@ def streamed(s, body, who=ALICE):
 
 
 def again(s, path, who=ALICE, headers=None):
-    from served import Stream
-    c = s.connect()
-    c.request("GET", f"{PATH}/{path}", headers={**who, **(headers or {})})
-    return Stream(c, c.getresponse())
+    return s.stream(f"{PATH}/{path}", headers={**who, **(headers or {})})
 
 
 def whole_and_sound(events):

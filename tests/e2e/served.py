@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts `dilaunch up` for tests and speaks HTTP to it with the standard library alone."""
-import glob
 import http.client
 import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
+import urllib.parse
+
+from cluster_run import Home
 
 
 def expect(condition, what):
     if not condition:
         raise AssertionError(what)
+
+
+def until(done, seconds=30, what="", every=0.02):
+    """Asks done() until it says something true, and returns that."""
+    end = time.monotonic() + seconds
+    while not (got := done()):
+        expect(time.monotonic() < end, f"waited {seconds} s: {what or done}")
+        time.sleep(every)
+    return got
 
 
 class Event:
@@ -29,11 +38,11 @@ class Event:
 
 
 class Stream:
-    """The events of one answer, one after the other, as they come."""
+    """The events of one answer, one after the other, as they come; `events` are those that came."""
 
     def __init__(self, connection, response):
         self.connection, self.response, self.status, self.headers = connection, response, response.status, response.headers
-        self.comments = 0
+        self.comments, self.events = 0, []
 
     def __iter__(self):
         now = Event()
@@ -49,8 +58,19 @@ class Stream:
                 now.data = line[6:] if now.data is None else now.data + "\n" + line[6:]
             elif not line:
                 if now.data is not None:
+                    self.events.append(now)
                     yield now
                 now = Event()
+
+    def next(self):
+        """The next event, or None at the end of the stream."""
+        return next(iter(self), None)
+
+    def rest(self):
+        """All events, once the stream has ended."""
+        for _ in self:
+            pass
+        return self.events
 
     def close(self):
         """As a client that dies: no more is read, the socket goes."""
@@ -59,92 +79,103 @@ class Stream:
 
 
 class Answer:
+    """Of one request; unpacks to (status, headers, parsed body or text)."""
+
     def __init__(self, response):
         self.status, self.headers, self.body = response.status, response.headers, response.read()
 
     def json(self):
         return json.loads(self.body)
 
+    def __iter__(self):
+        try:
+            shown = self.json()
+        except ValueError:
+            shown = self.body.decode()
+        return iter((self.status, self.headers, shown))
 
-class Served:
-    """One `dilaunch up` on free ports, with test hooks; a context manager that ends it."""
 
-    def __init__(self, dilaunch, topology, sets=(), seconds=60, args=()):
-        self.home = tempfile.mkdtemp(prefix="di-serve-")
-        self.runtime = self.home + "/r"
-        os.mkdir(self.runtime, 0o700)
-        self.dilaunch, self.env = dilaunch, dict(os.environ, XDG_RUNTIME_DIR=self.runtime)
+class Served(Home):
+    """One `dilaunch up` on free ports, with test hooks. As a context manager it ends politely and must leave nothing behind."""
+
+    def __init__(self, dilaunch, topology, sets=(), seconds=60, args=(), ready=True):
+        super().__init__()
+        self.dilaunch, self.ports, self.admin_port = dilaunch, [], None
         command = [dilaunch, "up", "--topology", topology, *args]
         for s in ("cluster.ports.http=0", "cluster.ports.admin=0", "gateway.test_hooks=true", *sets):
             command += ["--set", s]
-        self.err = open(self.home + "/stderr", "w+b")
-        self.p = subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.err)
-        self.line = self._first_line(seconds)
-        ports = [int(p) for p in re.findall(r"https?://[^ :]+:(\d+)", self.line)]
-        expect(len(ports) >= 2, f"no ports in {self.line!r}")
-        self.ports, self.admin_port = ports[:-1], ports[-1]
+        with open(self.home + "/stderr", "wb") as err:
+            self.start(command, err)
+        if ready:
+            self.wait_ready(seconds)
 
-    def _first_line(self, seconds):
+    def wait_ready(self, seconds=60):
+        """Waits for the line on standard output that says where it serves."""
         end, line = time.monotonic() + seconds, b""
         while not line.endswith(b"\n"):
             ready = select.select([self.p.stdout], [], [], max(end - time.monotonic(), 0))[0]
             block = os.read(self.p.stdout.fileno(), 65536) if ready else b""
             if not block:
-                self.p.kill()
-                raise AssertionError(f"it does not serve\nstderr: {self.log()}")
+                said = self.log()
+                self.discard()
+                raise AssertionError(f"it does not serve\nstderr: {said}")
             line += block
-        return line.decode()
+        self.line = line.decode()
+        self.urls = re.findall(r"https?://[^ ]+", self.line.split("(", 1)[0])
+        self.admin = re.search(r"operators: ([^;]+);", self.line).group(1)
+        self.url = self.urls[0]
+        self.ports = [urllib.parse.urlsplit(u).port for u in self.urls]
+        self.admin_port = urllib.parse.urlsplit(self.admin).port
 
     def log(self):
         with open(self.home + "/stderr", errors="replace") as f:
             return f.read()
 
+    def until_said(self, *words, seconds=10):
+        """Waits for one line of the log with all these words."""
+        until(lambda: any(all(w in line for w in words) for line in self.log().splitlines()), seconds, words)
+
     def __enter__(self):
         return self
 
     def __exit__(self, kind, value, trace):
-        if self.p.poll() is None:
-            self.p.send_signal(signal.SIGTERM)
-            try:
-                self.p.wait(20)
-            except subprocess.TimeoutExpired:
-                self.p.send_signal(signal.SIGTERM)
-                try:
-                    self.p.wait(20)
-                except subprocess.TimeoutExpired:
-                    self.p.kill()
         if kind is not None:
             print(self.log()[-20000:])
-        self.p.stdout.close()
-        self.err.close()
-        shutil.rmtree(self.home, ignore_errors=True)
+            return self.discard()
+        if self.p.poll() is None:
+            code = self.end_politely()
+            expect(code == 0, f"exit code {code}: {self.log()[-4000:]}")
+        self.remove()
 
-    def processes(self):
-        """{"gateway 0": pid, "rank 0": pid, "control": pid} of its children."""
-        found = {}
-        for path in glob.glob("/proc/[0-9]*/stat"):
-            try:
-                with open(path) as f:
-                    pid, rest = f.read().split(" (", 1)
-                with open(f"/proc/{pid}/cmdline") as f:
-                    words = f.read().split("\0")
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(rest.rsplit(") ", 1)[1].split()[1]) == self.p.pid and len(words) > 3 and words[1] == "child":
-                found["control" if words[2] == "control" else f"{words[2]} {words[3]}"] = int(pid)
-        return found
+    def end_politely(self):
+        """Exit code after a SIGTERM; the second aborts what is still open."""
+        self.p.send_signal(signal.SIGTERM)
+        try:
+            return self.p.wait(20)
+        except subprocess.TimeoutExpired:
+            self.p.send_signal(signal.SIGTERM)
+        return 0 if (code := self.p.wait(20)) == 3 else code
+
+    def end(self, number=signal.SIGTERM, seconds=60):
+        """(exit code, last line of stderr) after a signal; 0: none is sent."""
+        if number:
+            self.p.send_signal(number)
+        self.p.wait(seconds)
+        lines = self.log().strip().splitlines()
+        return self.p.returncode, lines[-1] if lines else ""
 
     def say(self, *words):
         """Output of another `dilaunch` command about this run."""
         r = subprocess.run([self.dilaunch, *words], env=self.env, capture_output=True, text=True, timeout=60)
         expect(r.returncode == 0, f"{words}: exit code {r.returncode}, {r.stdout}{r.stderr}")
-        return r.stdout
+        return (r.stdout + r.stderr).strip()
 
-    def connect(self, gateway=0, seconds=60):
-        return http.client.HTTPConnection("localhost", self.ports[gateway], timeout=seconds)
+    def connect(self, gateway=0, seconds=60, port=None):
+        return http.client.HTTPConnection("localhost", port or self.ports[gateway], timeout=seconds)
 
-    def ask(self, method, path, body=None, headers=None, gateway=0):
-        c = self.connect(gateway)
+    def ask(self, method, path, body=None, headers=None, gateway=0, port=None):
+        """One request on a connection of its own."""
+        c = self.connect(gateway, port=port)
         try:
             data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
@@ -155,10 +186,17 @@ class Served:
     def post(self, path, body, headers=None, gateway=0):
         return self.ask("POST", path, body, headers, gateway)
 
-    def stream(self, path, body, headers=None, gateway=0):
-        c = self.connect(gateway)
-        c.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
+    def chat(self, text="Tell a story.", **fields):
+        return self.post("/v1/chat/completions", chat_body(text, **fields))
+
+    def stream(self, path, body=None, headers=None, gateway=0, port=None):
+        """With a body it is posted as it is: `stream` must stand in it."""
+        c = self.connect(gateway, port=port)
+        c.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
         return Stream(c, c.getresponse())
+
+    def chat_stream(self, text="Tell a story.", **fields):
+        return self.stream("/v1/chat/completions", chat_body(text, stream=True, **fields))
 
     def metrics(self):
         """{'name{labels}': value} of the public listener."""
@@ -170,11 +208,11 @@ class Served:
         return found
 
     def until(self, what, done, seconds=20):
-        end = time.monotonic() + seconds
-        while not (found := done()):
-            expect(time.monotonic() < end, f"waited {seconds} s: {what}")
-            time.sleep(0.02)
-        return found
+        return until(done, seconds, what)
+
+
+def chat_body(text, **fields):
+    return {"model": "demo", "messages": [{"role": "user", "content": text}], "max_tokens": 16, "temperature": 0, "thinking": {"type": "disabled"}, **fields}
 
 
 def text_of(events, choice=0, field="content"):

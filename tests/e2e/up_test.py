@@ -3,26 +3,24 @@
 
 up_test.py <dilaunch> <source folder>
 """
+import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
-from serving import Stream, Up, chat_body, until
-from cluster_run import segments
+from cluster_run import needed, segments
+from served import Served, chat_body, expect, text_of, until
 
 dilaunch, source = (os.path.abspath(p) for p in sys.argv[1:3])
 local2 = f"{source}/launch/topologies/local2.yaml"
 long_story = dict(max_tokens=400, ignore_eos=True)
-
-
-def expect(condition, what, run=None):
-    if not condition:
-        raise AssertionError(what if run is None else f"{what}\nstderr: {run.err.decode()}")
 
 
 def free_port():
@@ -71,8 +69,8 @@ def refuses_before_it_starts(home):
 def shows_its_start_and_drains(say=lambda up: up.p.send_signal(signal.SIGTERM)):
     """503 with a reason until it serves; then a drain lets an open stream end and refuses others."""
     port = free_port()
-    up = Up(dilaunch, local2, sets=(f"cluster.ports.http={port}",), ready=False)
-    up.http_port = port
+    up = Served(dilaunch, local2, sets=(f"cluster.ports.http={port}",), ready=False)
+    up.ports = [port]
     states = []
 
     def serves():
@@ -86,39 +84,40 @@ def shows_its_start_and_drains(say=lambda up: up.p.send_signal(signal.SIGTERM)):
             expect(body["why"] and headers["retry-after"], f"{headers} {body}")
         return status == 200
 
-    until(serves, 60, 0.01)
+    until(serves, 60, every=0.01)
     up.wait_ready()
-    expect(up.http_port == port, "the port that was asked for")
+    expect(up.ports == [port], "the port that was asked for")
     progress = [s["progress"] for _, s in states]
     expect(progress == sorted(progress) and progress[-1] == 1.0, f"progress {progress}")
     expect(any(code == 503 and not s["started"] for code, s in states), "no state before it served was seen")
     pids = list(up.processes().values())
     expect(set(up.processes()) == {"control", "rank 0", "rank 1", "gateway 0"}, str(up.processes()))
 
-    stream = Stream(up, body=chat_body("Tell a story.", **long_story))
+    stream = up.chat_stream("Tell a story.", **long_story)
     for _ in range(4):
         stream.next()
     say(up)
-    until(lambda: up.ask("GET", "/health")[0] == 503)
-    expect(up.ask("GET", "/live")[0] == 200, "alive while it drains")
+    until(lambda: up.ask("GET", "/health").status == 503)
+    expect(up.ask("GET", "/live").status == 200, "alive while it drains")
     status, headers, body = up.chat("Another one.")
     expect(status == 503 and "retry-after" in headers, f"a new request while it drains: {status} {body}")
-    events = stream.rest_of_it()
-    expect(events[-1][2] == "[DONE]" and len(events) > 200, f"{len(events)} events, the last {events[-1]}")
+    events = stream.rest()
+    expect(events[-1].data == "[DONE]" and len(events) > 200, f"{len(events)} events, the last {events[-1]}")
     code, last = up.end(0)
     expect(code == 0, f"exit code {code}: {last}")
+    expect("gateway_drained gateway=0" in up.log() and "gateway_lost" not in up.log(), up.log())
     nothing_left(up, pids)
     up.remove()
-    return stream.text()
+    return text_of(stream.events)
 
 
 def aborts_at_the_second_signal():
-    up = Up(dilaunch, local2)
+    up = Served(dilaunch, local2)
     pids = list(up.processes().values())
-    stream = Stream(up, body=chat_body("Tell a story.", **dict(long_story, max_tokens=3000)))
+    stream = up.chat_stream("Tell a story.", **dict(long_story, max_tokens=3000))
     stream.next()
     up.p.send_signal(signal.SIGTERM)
-    until(lambda: up.ask("GET", "/health")[0] == 503)
+    until(lambda: up.ask("GET", "/health").status == 503)
     up.p.send_signal(signal.SIGTERM)
     code, last = up.end(0, 20)
     expect(code == 3 and "aborted by signal 15" in last, f"{code}: {last}")
@@ -126,16 +125,16 @@ def aborts_at_the_second_signal():
     up.remove()
 
 
-def survives_its_gateway():
-    up = Up(dilaunch, local2, args=("--log-dir", "/tmp/di-up-test-log-" + str(os.getpid())))
-    stream = Stream(up, body=chat_body("Tell a story.", **long_story))
+def survives_its_gateway(log_dir):
+    up = Served(dilaunch, local2, args=("--log-dir", log_dir))
+    stream = up.chat_stream("Tell a story.", **long_story)
     stream.next()
     before = up.processes()
     os.kill(before["gateway 0"], signal.SIGKILL)
     try:
-        broken = stream.rest_of_it()
-        expect(broken[-1][2] != "[DONE]", "a stream of a killed gateway ended as if it were whole")
-    except (ConnectionError, ValueError, OSError):
+        broken = stream.rest()
+        expect(broken[-1].data != "[DONE]", "a stream of a killed gateway ended as if it were whole")
+    except (OSError, http.client.HTTPException):
         pass
     status, _, body = up.chat("What is 2 plus 3?")  # waits in the backlog until the next life accepts
     expect(status == 200 and body["choices"], f"{status} {body}")
@@ -148,19 +147,19 @@ def survives_its_gateway():
 
 
 def keeps_a_stream_while_control_dies(up, whole):
-    stream = Stream(up, body=chat_body("Tell a story.", **long_story))
+    stream = up.chat_stream("Tell a story.", **long_story)
     for _ in range(20):
         stream.next()
     control = up.processes()["control"]
     os.kill(control, signal.SIGKILL)
     status, _, body = up.chat("What is 2 plus 3?")  # waits for the next life of control
     expect(status == 200, f"a request while control is away: {status} {body}")
-    stream.rest_of_it()
-    expect(stream.events[-1][2] == "[DONE]", f"the last event: {stream.events[-1]}")
-    expect(stream.text() == whole, "other text than undisturbed")
+    stream.rest()
+    expect(stream.events[-1].data == "[DONE]", f"the last event: {stream.events[-1]}")
+    expect(text_of(stream.events) == whole, "other text than undisturbed")
     expect(up.processes()["control"] != control, "control was not killed?")
-    until(lambda: up.ask("GET", "/health")[0] == 200)
-    expect(up.chat("What is 2 plus 3?")[0] == 200, "no answer after control came back")
+    until(lambda: up.ask("GET", "/health").status == 200)
+    expect(up.chat("What is 2 plus 3?").status == 200, "no answer after control came back")
 
 
 def tells_operators(up):
@@ -199,10 +198,10 @@ def reads_keys_again(home):
 
     write_keys("keys:\n  - {key: sk-first-key, tenant: a}\n")
     write_topology()
-    up = Up(dilaunch, topology)
+    up = Served(dilaunch, topology)
 
     def status_of(key, n=1):
-        return up.ask("POST", "/v1/chat/completions", chat_body("Hi.", max_tokens=1, n=n), {"authorization": f"Bearer {key}"})[0]
+        return up.ask("POST", "/v1/chat/completions", chat_body("Hi.", max_tokens=1, n=n), {"authorization": f"Bearer {key}"}).status
 
     expect(status_of("sk-first-key") == 200 and status_of("sk-second-key") == 401, "the keys of the start")
     write_keys("keys:\n  - {key: sk-second-key, tenant: a}\n")
@@ -211,7 +210,7 @@ def reads_keys_again(home):
     expect(status_of("sk-first-key") == 401, "a key that is gone")
     write_keys("keys: [nonsense")
     up.p.send_signal(signal.SIGHUP)
-    up.until(lambda r: b"reload:" in r.err and b"reload.yaml" in r.err, 10)
+    up.until_said("reload:", "reload.yaml")
     expect(status_of("sk-second-key") == 200, "a wrong file changed the keys")
     write_keys("keys:\n  - {key: sk-second-key, tenant: a}\n")
     expect(status_of("sk-second-key", 2) == 200, "two choices")
@@ -220,7 +219,7 @@ def reads_keys_again(home):
     until(lambda: status_of("sk-second-key", 2) == 400, 10)
     write_topology(", limits: {choices: many}")
     up.p.send_signal(signal.SIGHUP)
-    up.until(lambda r: b"gateway.limits.choices" in r.err, 10)
+    up.until_said("gateway.limits.choices")
     expect(status_of("sk-second-key", 1) == 200 and status_of("sk-second-key", 2) == 400, "a wrong topology changed the limits")
     code, last = up.end()
     expect(code == 0, f"{code}: {last}")
@@ -228,7 +227,7 @@ def reads_keys_again(home):
 
 
 def serves_with_several_gateways(share):
-    up = Up(dilaunch, local2, sets=("roles.gateway.replicas=2", f"gateway.share_port={share}"))
+    up = Served(dilaunch, local2, sets=("roles.gateway.replicas=2", f"gateway.share_port={share}"))
     s = json.loads(up.say("status", "--json"))
     ports = [g["port"] for g in s["gateways"]]
     expect(len(ports) == 2 and (ports[0] == ports[1]) == (share == "true"), f"{ports}")
@@ -239,26 +238,26 @@ def serves_with_several_gateways(share):
     if share == "true":  # the other one goes on while one is away
         os.kill(up.processes()["gateway 1"], signal.SIGKILL)
         for _ in range(5):
-            expect(up.chat("What is 2 plus 3?")[0] == 200, "while a gateway is away")
+            expect(up.chat("What is 2 plus 3?").status == 200, "while a gateway is away")
     code, last = up.end()
     expect(code == 0, f"{code}: {last}")
     up.remove()
 
 
 def cuts_off_what_outlasts_the_drain():
-    up = Up(dilaunch, local2, sets=("supervisor.drain_timeout=300ms",))
-    stream = Stream(up, body=chat_body("Tell a story.", max_tokens=3000, ignore_eos=True))
+    up = Served(dilaunch, local2, sets=("supervisor.drain_timeout=300ms",))
+    stream = up.chat_stream("Tell a story.", max_tokens=3000, ignore_eos=True)
     stream.next()
     began = time.monotonic()
     code, last = up.end()
     expect(code == 0 and time.monotonic() - began < 8, f"{code} after {time.monotonic() - began} s: {last}")
-    expect(b"cut off" in up.err, "no word of the streams that were cut off", up)
+    expect("cut off" in up.log(), up.log())
     up.remove()
 
 
 def ends_while_it_starts():
-    up = Up(dilaunch, local2, ready=False)
-    until(lambda: "control" in up.processes(), 20, 0.005)
+    up = Served(dilaunch, local2, ready=False)
+    until(lambda: "control" in up.processes(), 20, every=0.005)
     code, last = up.end()
     expect(code == 0 and ("stopped by signal 15 while it started" in last or not last.startswith("dilaunch:")), f"{code}: {last}")
     expect(not up.leftovers(), f"left behind: {up.leftovers()}")
@@ -268,14 +267,14 @@ def ends_while_it_starts():
 def ends_with_its_launcher():
     """Nothing outlives a launcher that is killed; the next one gets the port and removes what was left."""
     port = free_port()
-    up = Up(dilaunch, local2, sets=(f"cluster.ports.http={port}",))
+    up = Served(dilaunch, local2, sets=(f"cluster.ports.http={port}",))
     pids = list(up.processes().values())
-    stream = Stream(up, body=chat_body("Tell a story.", **long_story))
+    stream = up.chat_stream("Tell a story.", **long_story)
     stream.next()
     up.p.kill()
     up.p.wait()
     until(lambda: not up.still_there(), 10)
-    r = subprocess.run([dilaunch, "up", local2, "--background", "--set", f"cluster.ports.http={port}", "--set", "cluster.ports.admin=0"], env=dict(os.environ, XDG_RUNTIME_DIR=up.runtime), capture_output=True, text=True, timeout=60)
+    r = subprocess.run([dilaunch, "up", local2, "--background", "--set", f"cluster.ports.http={port}", "--set", "cluster.ports.admin=0"], env=up.env, capture_output=True, text=True, timeout=60)
     expect(r.returncode == 0 and f":{port} " in r.stdout, f"{r}")
     up.say("down")
     nothing_left(up, pids)
@@ -283,26 +282,26 @@ def ends_with_its_launcher():
 
 
 def takes_a_stopped_gateway_for_a_dead_one():
-    up = Up(dilaunch, local2)
+    up = Served(dilaunch, local2)
     stopped = up.processes()["gateway 0"]
     os.kill(stopped, signal.SIGSTOP)
-    expect(up.chat("What is 2 plus 3?")[0] == 200, "an answer of the next life")
+    expect(up.chat("What is 2 plus 3?").status == 200, "an answer of the next life")
     expect(up.processes()["gateway 0"] != stopped, "it was not killed")
-    up.until(lambda r: b"gateway 0 was stopped by a signal" in r.err, 10)
+    up.until_said("gateway 0 was stopped by a signal")
     expect(up.end()[0] == 0, "its end")
     up.remove()
 
 
 def starts_a_gateway_again_and_again():
     """What kills a gateway may come from a client: it never costs the ranks."""
-    up = Up(dilaunch, local2)
+    up = Served(dilaunch, local2)
     ranks = {k: v for k, v in up.processes().items() if k.startswith("rank")}
     for n in range(7):
         os.kill(up.processes()["gateway 0"], signal.SIGKILL)
         until(lambda: (lambda g: g["state"] == "serving" and g["starts"] == n + 2)(json.loads(up.say("status", "--json"))["gateways"][0]), 20)
-    up.until(lambda r: b"it was the 7th time in 10 min: starting it again in 1" in r.err, 5)
+    up.until_said("it was the 7th time in 10 min: starting it again in 1", seconds=5)
     expect({k: v for k, v in up.processes().items() if k.startswith("rank")} == ranks, "ranks were touched")
-    expect(up.chat("What is 2 plus 3?")[0] == 200, "an answer")
+    expect(up.chat("What is 2 plus 3?").status == 200, "an answer")
     code, last = up.end()
     expect(code == 0, f"{code}: {last}")
     up.remove()
@@ -314,7 +313,7 @@ def speaks_tls(home):
 
     cert, key = home + "/cert.pem", home + "/key.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    up = Up(dilaunch, local2, sets=(f"gateway.tls.cert={cert}", f"gateway.tls.key={key}"))
+    up = Served(dilaunch, local2, sets=(f"gateway.tls.cert={cert}", f"gateway.tls.key={key}"))
     expect(up.url.startswith("https://localhost:"), up.url)
     trusted = ssl.create_default_context(cafile=cert)
     with urllib.request.urlopen(up.url + "/health", context=trusted, timeout=20) as r:
@@ -325,7 +324,7 @@ def speaks_tls(home):
     with open(key, "w") as f:
         f.write("broken")
     up.p.send_signal(signal.SIGHUP)
-    up.until(lambda r: b"reload:" in r.err and b"key.pem" in r.err, 10)
+    up.until_said("reload:", "key.pem")
     with urllib.request.urlopen(up.url + "/health", context=trusted, timeout=20) as r:
         expect(r.status == 200, "the old certificate goes on")
     expect(up.end()[0] == 0, "its end")
@@ -335,17 +334,17 @@ def speaks_tls(home):
 
 def keeps_responses_over_runs(home):
     journal = home + "/journal"
-    up = Up(dilaunch, local2, args=("--journal", journal))
+    up = Served(dilaunch, local2, args=("--journal", journal))
     status, _, made = up.ask("POST", "/v1/responses", {"model": "demo", "input": "What is 2 plus 3?", "temperature": 0, "max_output_tokens": 24})
     expect(status == 200, f"{status} {made}")
     second = subprocess.run([dilaunch, "up", local2, "--journal", journal, "--set", "cluster.ports.http=0", "--set", "cluster.ports.admin=0"], capture_output=True, text=True, timeout=60)
     expect(second.returncode in (2, 3) and journal in second.stderr, f"a second run at the same journal: {second}")
     expect(up.end()[0] == 0, "its end")
     up.remove()
-    up = Up(dilaunch, local2, args=("--journal", journal))
+    up = Served(dilaunch, local2, args=("--journal", journal))
     status, _, kept = up.ask("GET", f"/v1/responses/{made['id']}")
     expect(status == 200 and kept["output"] == made["output"], f"{status} {kept}\nwas {made}")
-    expect(up.chat("What is 2 plus 3?")[0] == 200, "a request after the second start")
+    expect(up.chat("What is 2 plus 3?").status == 200, "a request after the second start")
     expect(up.end()[0] == 0, "its end")
     up.remove()
     batch = subprocess.run([dilaunch, "run", local2, "--prompts", "/dev/null", "--resume", journal], capture_output=True, text=True, timeout=60)
@@ -353,14 +352,23 @@ def keeps_responses_over_runs(home):
 
 
 def serves_two_nodes():
-    up = Up(dilaunch, f"{source}/launch/topologies/two_nodes.yaml", sets=("cluster.launcher=local", "cluster.ports.base=0"))
+    up = Served(dilaunch, f"{source}/launch/topologies/two_nodes.yaml", sets=("cluster.launcher=local", "cluster.ports.base=0"))
     expect({k.split()[0] for k in up.processes()} == {"control", "rank", "gateway", "node"}, f"{up.processes()}")
-    expect(up.chat("What is 2 plus 3?")[0] == 200, "an answer")
+    expect(up.chat("What is 2 plus 3?").status == 200, "an answer")
     pids = list(up.processes().values())
     code, last = up.end()
     expect(code == 0, f"{code}: {last}")
     nothing_left(up, pids)
     up.remove()
+
+
+def takes_options_without_its_name():
+    """`dilaunch --topology X` is `up`, with all of its options."""
+    for words in (("--topology", local2, "--set", "gateway.threads=0"), ("--set", "gateway.threads=0", f"--topology={local2}")):
+        r = subprocess.run([dilaunch, *words], capture_output=True, text=True, timeout=60)
+        expect(r.returncode == 2 and "gateway.threads: 0 is outside 1 to 64" in r.stderr, f"{words}: {r}")
+    r = subprocess.run([dilaunch, "--topology", local2, "--nonsense"], capture_output=True, text=True, timeout=60)
+    expect(r.returncode == 2 and "--nonsense" in r.stderr, f"{r}")
 
 
 def goes_to_the_background(home):
@@ -382,8 +390,7 @@ def goes_to_the_background(home):
 
 
 def main():
-    import tempfile
-
+    needed(openssl="openssl")
     home = tempfile.mkdtemp(prefix="di-up-")
     only = sys.argv[3:]
 
@@ -392,12 +399,13 @@ def main():
 
     if wanted("refuse"):
         refuses_before_it_starts(home)
+        takes_options_without_its_name()
     if wanted("drain") or wanted("lives"):
         whole = shows_its_start_and_drains()
     if wanted("abort"):
         aborts_at_the_second_signal()
     if wanted("lives"):
-        up = survives_its_gateway()
+        up = survives_its_gateway(home + "/log")
         keeps_a_stream_while_control_dies(up, whole)
         tells_operators(up)
         goes_down(up)
@@ -421,6 +429,7 @@ def main():
         serves_two_nodes()
     if wanted("background"):
         goes_to_the_background(home)
+    shutil.rmtree(home)
     print("ok")
 
 
