@@ -35,13 +35,23 @@ struct log_file {
   unique_fd fd;
   std::string pending, time;
 
-  /// Complete lines that came since.
-  void read(std::deque<told_line>& out) {
+  /// Complete lines with `grep` that came since; the last ones only, unless `last` is 0.
+  std::deque<told_line> read(const std::string& grep, std::uint64_t last) {
+    std::deque<told_line> out;
     std::array<char, 65536> block{};
     ssize_t n = 0;
-    while ((n = ::read(fd.get(), block.data(), block.size())) > 0 || (n < 0 && errno == EINTR))
+    while ((n = ::read(fd.get(), block.data(), block.size())) > 0 || (n < 0 && errno == EINTR)) {
       if (n > 0)
         pending.append(block.data(), static_cast<std::size_t>(n));
+      take_lines(out, grep);
+      while (last > 0 && out.size() > last)
+        out.pop_front();
+    }
+    return out;
+  }
+
+private:
+  void take_lines(std::deque<told_line>& out, const std::string& grep) {
     std::size_t start = 0;
     for (auto end = pending.find('\n'); end != std::string::npos; end = pending.find('\n', start)) {
       auto text = pending.substr(start, end - start);
@@ -49,7 +59,8 @@ struct log_file {
       if (text.size() > stamp_bytes && text[4] == '-' && text[10] == 'T'
           && text[stamp_bytes - 1] == 'Z')
         time = text.substr(0, stamp_bytes);
-      out.push_back({time, std::move(text)});
+      if (text.find(grep) != std::string::npos)
+        out.push_back({time, std::move(text)});
       start = end + 1;
     }
     pending.erase(0, start);
@@ -78,13 +89,7 @@ public:
       return fail(ec::not_found, "{}: {}", o_.folder, code.message());
     std::vector<std::pair<std::string, std::string>> all; // time, line
     for (auto& [name, file] : files_) {
-      std::deque<told_line> lines;
-      file.read(lines);
-      std::erase_if(lines,
-                    [&](const told_line& l) { return l.text.find(o_.grep) == std::string::npos; });
-      while (last > 0 && lines.size() > last)
-        lines.pop_front();
-      for (auto& l : lines)
+      for (auto& l : file.read(o_.grep, last))
         all.emplace_back(std::move(l.time), fmt::format("[{}] {}\n", file.process, l.text));
     }
     std::stable_sort(all.begin(), all.end(),
