@@ -38,6 +38,10 @@ result<proto::snapshot_installed> registrar_core::on(const proto::directory_snap
   if (m.version < version_)
     return fail(ec::stale_epoch, "version {} of the directory is older than {}", m.version.v,
                 version_.v);
+  for (const auto& p : m.processes)
+    if (control_ && p.prefix == control_->prefix && p.life != control_->life)
+      return fail(ec::stale_incarnation, "version {} of the directory is of life {:016x} of {}",
+                  m.version.v, p.life.v, p.prefix);
   const auto& self = options_.process.prefix;
   for (const auto& p : m.processes) {
     if (p.prefix == self)
@@ -85,6 +89,7 @@ result<void> registrar_core::on(const proto::control_moved& m, instant /*now*/, 
     routes_.erase(known);
   }
   DI_TRY_VOID(add_routes(*options_.office, now_is)); // other prefixes come with the next snapshot
+  control_ = now_is;
   version_ = {};
   admitted_ = false;
   last_refusal_ = "no answer yet";

@@ -9,6 +9,7 @@
 #include "messaging/proto/membership.hpp"
 
 #include <functional>
+#include <optional>
 
 namespace di::actors {
 
@@ -24,7 +25,8 @@ struct registrar_options {
 };
 
 /// A control process that was started again has an empty book: told of it, the registrar routes to
-/// it, starts from its first version and announces the process anew.
+/// it, starts from its first version and announces the process anew. What the one before had sent
+/// may come yet: snapshots that name it are refused.
 ///
 /// Fails when DIRECTORY refuses the process for good, or does not admit it in time.
 class registrar_core {
@@ -43,7 +45,8 @@ private:
   void ask(outbox& out);
 
   registrar_options options_;
-  std::vector<proto::process_entry> routes_; ///< installed by this actor
+  std::vector<proto::process_entry> routes_;    ///< installed by this actor
+  std::optional<proto::process_entry> control_; ///< the last that was moved to; none: the first
   epoch version_{}, view_{};
   std::uint64_t asked_ = 0; ///< tag of the announcement that counts
   bool admitted_ = false;

@@ -99,6 +99,28 @@ TEST_F(control_plane, forms_again_around_a_control_process_that_was_started_agai
   EXPECT_FALSE(ended.has_value());
 }
 
+TEST_F(control_plane, a_registrar_refuses_what_the_control_process_before_had_sent) {
+  di::actors::registrar_options r;
+  r.process = rank_process(0, 10);
+  r.office = &world.office;
+  di::actors::registrar_core registrar{r};
+  di::outbox out;
+  proto::process_entry control;
+  control.prefix = "/control";
+  control.life = incarnation{98};
+  control.control_endpoint = "ipc:///run/c-98.c.sock";
+  const proto::directory_snapshot before{di::epoch{8}, {control, r.process}};
+  ASSERT_TRUE(registrar.on(before).ok());
+  control.life = incarnation{99};
+  control.control_endpoint = "ipc:///run/c-99.c.sock";
+  ASSERT_TRUE(registrar.on(proto::control_moved{control}, di::instant{}, out).ok());
+  // It was on its way when that process died.
+  const auto late = registrar.on(before);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, di::ec::stale_incarnation);
+  EXPECT_TRUE(registrar.on(proto::directory_snapshot{di::epoch{1}, {control, r.process}}).ok());
+}
+
 TEST(node_proxy, answers_when_the_node_process_has) {
   struct recorder : di::actors::node_orders {
     void start_rank(di::node_id, di::rank_id r, std::uint64_t) override { started.push_back(r.v); }
