@@ -4,7 +4,6 @@
 #include "engine/core/deadline.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path
 #include "engine/core/journal_request.hpp"
-#include "messaging/base/planted.hpp"
 #include "messaging/base/probe.hpp"
 
 #include <algorithm>
@@ -20,6 +19,13 @@ bool lies_under(const address& path, const address& prefix) {
 }
 
 } // namespace
+
+bool journal_core::request::came_to_nothing() const {
+  return closed && std::all_of(choices.begin(), choices.end(), [](const choice& c) {
+           return c.end.reason == proto::finish_reason::error
+                  || c.end.reason == proto::finish_reason::cancelled;
+         });
+}
 
 journal_core::request& journal_core::make_request(const proto::open_request& m, instant now) {
   auto made = std::make_unique<request>();
@@ -45,12 +51,12 @@ journal_core::request& journal_core::make_request(const proto::open_request& m, 
   return *requests_.emplace(m.spec.request, std::move(made)).first->second;
 }
 
-/// Of two requests with the same dedup the earlier one had come to nothing, and has ended.
+/// Of requests with the same dedup all but one had come to nothing.
 void journal_core::take_over_dedup(request& r) {
   if (r.dedup.empty())
     return;
   request_id& known = dedup_[r.dedup];
-  if (request* other = find(known); other && !other->closed)
+  if (request* other = find(known); other && !other->came_to_nothing())
     return r.dedup.clear();
   else if (other)
     other->dedup.clear();
@@ -64,13 +70,8 @@ bool journal_core::answer_known(const proto::open_request& m, outbox& out) {
   if (at == dedup_.end())
     return false;
   request& known = *find(at->second);
-  const bool failed =
-      known.closed && std::all_of(known.choices.begin(), known.choices.end(), [](const choice& c) {
-        return c.end.reason == proto::finish_reason::error
-               || c.end.reason == proto::finish_reason::cancelled;
-      });
   const bool same = known.dedup_digest == m.dedup_digest;
-  if (failed && same) {
+  if (known.came_to_nothing() && same) {
     known.dedup.clear();
     dedup_.erase(at);
     return false;
@@ -264,7 +265,7 @@ result<void> journal_core::on(const proto::end_choice& m, instant now, outbox& o
   c.end = {proto::finish_reason::stop, m.stop_index, std::min(m.kept_tokens, c.next()), ec::ok, {}};
   record_tokens(*r, m.choice, c.next(), now);
   release(*r, m.choice, c.sent, now, out);
-  if (r->placed && !planted("ended_choice_untold"))
+  if (r->placed)
     send_when(c.position, m.request, rank_path(r->placed->first),
               proto::commit_accepted{m.request, m.choice, r->attempt, c.next(), true}, out);
   if (std::all_of(r->choices.begin(), r->choices.end(), [](const choice& x) { return x.ended(); }))

@@ -315,7 +315,6 @@ void journal_core::take_over(const journal_image& from, instant now) {
     made->opened_ms = image.opened_at_ms;
     made->closed_ms = image.closed_at_ms;
     made->cached_tokens = image.cached_tokens;
-    take_over_dedup(*made);
     made->wait = options_.resend_after;
     made->opened = now;
     if (image.spec.deadline_ms > 0) {
@@ -339,6 +338,7 @@ void journal_core::take_over(const journal_image& from, instant now) {
       made->cached_known = made->cached_known || !c.tokens.empty();
       counts_.tokens += c.tokens.size();
     }
+    take_over_dedup(*made);
     live_bytes_ += made->bytes;
     ++(made->closed ? counts_.closed : counts_.open);
     requests_.emplace(id, std::move(made));

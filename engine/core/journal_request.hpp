@@ -56,6 +56,8 @@ struct journal_core::request {
   instant asked;                   ///< last admit_request
   duration wait{};                 ///< until the next
   instant opened;
+
+  bool came_to_nothing() const; ///< all its choices ended with errors, or were cancelled
 };
 
 } // namespace di::engine

@@ -196,6 +196,31 @@ TEST_F(journal_follow, a_try_that_came_to_nothing_may_be_tried_again) {
   EXPECT_EQ(sent<proto::request_known>(out)[0].second.known, request_id{2});
 }
 
+TEST_F(journal_follow, a_key_is_the_try_that_succeeded_whatever_the_numbers_and_restarts) {
+  begin();
+  auto first = opening(5, 10'000);
+  first.dedup = "key";
+  tell(first);
+  const journal_image before = core->image(now); // as the log says it of the first one
+  tell(proto::admission_refused{request_id{5}, 1, ec::unavailable, "the queue is full"});
+  auto again = first;
+  again.spec.request = request_id{2}; // numbers are random
+  tell(again);
+  complete(2);
+  acknowledge(2);
+  journal_image log = core->image(now);
+  log.requests.at(request_id{5}).dedup = before.requests.at(request_id{5}).dedup;
+  options.recovered = std::move(log);
+  begin();
+  core->check();
+  out.take();
+  again.spec.request = request_id{3};
+  tell(again);
+  ASSERT_EQ(sent<proto::request_known>(out).size(), 1U);
+  EXPECT_EQ(sent<proto::request_known>(out)[0].second.known, request_id{2});
+  EXPECT_EQ(core->image(now).requests.at(request_id{5}).dedup, "");
+}
+
 TEST_F(journal_follow, an_end_that_gateway_found_ends_the_choice_on_its_rank) {
   begin();
   tell(opening(1));
