@@ -139,21 +139,40 @@ TEST(journal_log, keeps_the_bytes_of_its_format) {
                  "00");             // cached_tokens
 }
 
-TEST(journal_log, reads_records_of_builds_with_fewer_fields) {
-  // A tokens record of nine fields, without cached_tokens.
-  const std::string_view hex = "16000000790a81830201000000000000300000000000000004"
-                               "09ac0201020205800100050001000000030000000000";
+TEST(journal_log, reads_a_log_of_a_build_whose_records_had_fewer_fields) {
+  // Without notes, keys, times of keeping, ages and cached_tokens, as 1b21b48 wrote it.
+  constexpr std::string_view hex =
+      "1b000000c4e0b9f501000000000000000a0000000000000001020c6469206a6f75726e616c2031040863"
+      "6f6e7472616374000007030000006dcd9084020000000000000014000000000000000602030560000000"
+      "9c5f177603000000000000001e00000000000000020410090a2f676174657761792f300202d804120400"
+      "01000000000000f03f000000000000f03f00000000000000000000000000000000000000000000000000"
+      "000000000000f03f00010000000000000000000000000100008827000002a01f015e000000b542374c04"
+      "000000000000002800000000000000020410080a2f676174657761792f300202d8041204000100000000"
+      "0000f03f000000000000f03f000000000000000000000000000000000000000000000000000000000000"
+      "00f03f0001000000000000000000000000010000000000010000020000004975ebe40500000000000000"
+      "3200000000000000080102060000005834e0bf06000000000000003c0000000000000003050902010107"
+      "140000006be22a8107000000000000004600000000000000040909000002080a00050001000000030000"
+      "000000100000003cc8339f08000000000000005000000000000000050308050401001404676f6e650102"
+      "0000";
   std::vector<std::byte> log;
   for (std::size_t i = 0; i < hex.size(); i += 2)
     log.push_back(static_cast<std::byte>(std::stoul(std::string{hex.substr(i, 2)}, nullptr, 16)));
-  log_reader reader{log, "old"};
-  const auto read = reader.next();
+  const auto read = recover_log(log, "old");
   ASSERT_TRUE(read.ok()) << read.error().what;
-  ASSERT_TRUE(read->has_value());
-  const auto* tokens = std::get_if<record::tokens>(&(*read)->body);
-  ASSERT_NE(tokens, nullptr);
-  EXPECT_EQ(tokens->ids, (std::vector<token_id>{-3, 64}));
-  EXPECT_EQ(tokens->cached_tokens, 0U);
+  EXPECT_TRUE(read->complete);
+  EXPECT_EQ(read->ended, log_end::clean);
+  EXPECT_TRUE(read->image.forgotten.contains(4));
+  ASSERT_EQ(read->image.requests.size(), 2U);
+  const request_image& open = read->image.requests.at(request_id{9});
+  EXPECT_EQ(open.spec.prompt, (std::vector<token_id>{1, 300}));
+  EXPECT_EQ(open.rank, rank_id{1});
+  EXPECT_EQ(open.deadline_at_ms, 30U + 4'000U);
+  EXPECT_EQ(open.choices[0].tokens, (std::vector<token_id>{4, 5}));
+  EXPECT_TRUE(open.keep && !open.attended && open.note.empty() && open.dedup.empty());
+  EXPECT_EQ(open.keep_ms + open.detached_ms + open.cached_tokens, 0U);
+  const request_image& cut = read->image.requests.at(request_id{8});
+  EXPECT_TRUE(cut.closed && cut.choices[0].cut);
+  EXPECT_EQ(cut.closed_at_ms, 80U);
 }
 
 TEST(journal_log, recovers_the_whole_records_before_every_cut) {
