@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from cluster_run import Run, alive
+from cluster_run import alive
 from served import Served, expect, text_of
 
 dilaunch, source = sys.argv[1:3]
@@ -123,17 +122,13 @@ def r29_no_orphans():
         gone(pids, 2)
         held.close()
     for wait_ms in (0, 30, 100, 300):  # while it starts
-        home = tempfile.mkdtemp(prefix="di-warm-")
-        os.mkdir(home + "/r", 0o700)
-        p = subprocess.Popen([dilaunch, "up", "--topology", f"{source}/launch/topologies/local2.yaml", "--set", "cluster.ports.http=0", "--set", "cluster.ports.admin=0"],
-                             env=dict(os.environ, XDG_RUNTIME_DIR=home + "/r"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        s = serving(2, ready=False)
         time.sleep(wait_ms / 1000)
-        family = type("family", (), {"p": p})
-        pids = Run.processes(family)
-        p.send_signal(signal.SIGTERM)
-        p.wait(20)
+        pids = s.processes()
+        s.p.send_signal(signal.SIGTERM)
+        s.p.wait(20)
         gone(pids, 2)
-        expect(os.listdir(home + "/r") == [] or wait_ms == 0, os.listdir(home + "/r"))
+        s.remove()
 
 
 def r30_a_worker_that_hangs():

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 
-from cluster_run import Run
 from served import Served, expect
 
 dilaunch, source = sys.argv[1:3]
@@ -218,7 +217,7 @@ def kept_over_deaths(s):
         name = make(s, body)["id"]
         if victim:
             s.until("it is at work", lambda: show(s, name)["output"])
-            os.kill(Run.processes(s)[victim], signal.SIGKILL)
+            os.kill(s.processes()[victim], signal.SIGKILL)
         done = s.until("it is complete", lambda: (now := patient(s, name))["status"] == "incomplete" and now, 60)
         want = want or text_of(done)
         expect(len(want) > 500 and text_of(done) == want, f"other text after the death of {victim}")
@@ -232,7 +231,7 @@ def a_stream_outlives_its_gateway(s):
     want = text_of(whole_and_sound(streamed(s, body)))
     st = s.stream(PATH, {**body, "stream": True}, headers=ALICE)
     first = [e for _, e in zip(range(40), st)]
-    os.kill(Run.processes(s)["gateway 0"], signal.SIGKILL)
+    os.kill(s.processes()["gateway 0"], signal.SIGKILL)
     try:
         first += list(st)  # what was on the way
     except (OSError, ValueError, http.client.HTTPException):
