@@ -4,7 +4,6 @@ import atexit
 import glob
 import json
 import os
-import re
 import select
 import shutil
 import subprocess
