@@ -2,6 +2,7 @@
 // Random model outputs full of markers, and what must hold for every one of them.
 #pragma once
 
+#include "messaging/base/utf8.hpp"
 #include "tests/support/answer_client.hpp"
 
 #include <array>
@@ -100,33 +101,35 @@ inline json without_usage(json final) {
   return final;
 }
 
-/// What does not hold for the case; empty: all does.
-///
-/// Joined deltas are the whole answer; every cut gives the same; arguments are JSON objects; tokens
-/// give the same events however they are grouped. @param cuts  how many are tried
-inline std::string broken_rule(const answer_case& c, const tokenizer& words,
-                               const std::function<std::size_t(std::size_t)>& below, int cuts = 3) {
-  const auto recipe = std::make_shared<const answer_recipe>(c.recipe);
-  const api protocol = c.recipe.protocol;
-  const auto same = [&](const client_view& streamed, const client_view& whole) {
-    client_view a = streamed;
-    client_view b = whole;
+/// Whether two views are the same. Arguments of Messages count as JSON: the whole answer has them
+/// as an object.
+inline bool same_view(api protocol, client_view a, client_view b) {
+  if (protocol == api::messages)
     for (client_view* v : {&a, &b})
       for (client_view::call& call : v->calls)
-        if (protocol == api::messages)
-          call.arguments = json::parse(call.arguments, nullptr, false).dump();
-    return a == b;
-  };
+        call.arguments = json::parse(call.arguments, nullptr, false).dump();
+  return a == b;
+}
+
+/// What does not hold for the case as text; empty: all does.
+///
+/// Joined deltas are the whole answer; every cut gives the same; arguments are JSON objects.
+/// @param cuts  how many are tried
+inline std::string broken_in_text(const answer_case& c, const tokenizer& words,
+                                  const std::function<std::size_t(std::size_t)>& below, int cuts) {
+  const auto recipe = std::make_shared<const answer_recipe>(c.recipe);
+  const api protocol = c.recipe.protocol;
   answer_stream whole{recipe, &words};
   const client_view view = client_of(protocol, stream_text(whole, {c.text}, c.why));
-  const json final = without_usage(whole.final());
   if (!view.problem.empty())
     return view.problem;
-  if (!same(view, client_of_final(protocol, whole.final())))
+  const json shown = whole.final();
+  if (!same_view(protocol, view, client_of_final(protocol, shown)))
     return "joined deltas are not the whole answer";
   for (const client_view::call& call : view.calls)
     if (!json::parse(call.arguments, nullptr, false).is_object())
       return "arguments are no object: " + call.arguments;
+  const json final = without_usage(shown);
   for (int i = 0; i < cuts; ++i) {
     answer_stream again{recipe, &words};
     const client_view other =
@@ -136,21 +139,49 @@ inline std::string broken_rule(const answer_case& c, const tokenizer& words,
     if (!(other == view) || without_usage(again.final()) != final)
       return "another cut gives another answer";
   }
+  return {};
+}
+
+/// What does not hold for the case as tokens; empty: all does.
+///
+/// Joined deltas are the whole answer; no character is shown in halves; the events are the same
+/// however the tokens are grouped.
+inline std::string broken_in_tokens(const answer_case& c, const tokenizer& words,
+                                    const std::function<std::size_t(std::size_t)>& below) {
+  const auto recipe = std::make_shared<const answer_recipe>(c.recipe);
+  const api protocol = c.recipe.protocol;
   const auto ids = words.encode(c.text, encode_mode::full);
   if (!ids)
     return ids.error().what;
   answer_stream single{recipe, &words};
   const answer_events events = stream_tokens(single, *ids, 1, c.why);
-  if (!same(client_of(protocol, events), client_of_final(protocol, single.final())))
+  const client_view view = client_of(protocol, events);
+  if (!view.problem.empty())
+    return view.problem;
+  const json shown = single.final();
+  if (!same_view(protocol, view, client_of_final(protocol, shown)))
     return "joined deltas of tokens are not the whole answer";
+  std::string all = view.reasoning + view.content;
+  for (const client_view::call& call : view.calls)
+    all += call.name + call.arguments;
+  if (all.find(utf8_replacement) != std::string::npos
+      && c.text.find(utf8_replacement) == std::string::npos)
+    return "half a character is shown";
   answer_stream grouped{recipe, &words};
-  const answer_events others = stream_tokens(grouped, *ids, 1 + below(9), c.why);
-  if (events.size() != others.size() || single.final() != grouped.final())
+  const answer_events others = stream_tokens(grouped, *ids, 2 + below(8), c.why);
+  if (events.size() != others.size() || shown != grouped.final())
     return "another grouping of tokens gives other events";
   for (std::size_t i = 0; i < events.size(); ++i)
-    if (events[i].data != others[i].data)
+    if (events[i].name != others[i].name || events[i].data != others[i].data)
       return "another grouping of tokens gives another event";
   return {};
+}
+
+/// Both. @param cuts  of the text, how many are tried
+inline std::string broken_rule(const answer_case& c, const tokenizer& words,
+                               const std::function<std::size_t(std::size_t)>& below, int cuts = 3) {
+  std::string broken = broken_in_text(c, words, below, cuts);
+  return broken.empty() ? broken_in_tokens(c, words, below) : broken;
 }
 
 } // namespace di::engine::testing
