@@ -143,6 +143,26 @@ TEST(answer_repair, finds_tool_calls_behind_bare_json) {
   EXPECT_EQ(read(recipe, text).calls.size(), 0U);
 }
 
+TEST(answer_repair, removes_ends_of_reasoning_from_json) {
+  answer_recipe recipe = chat_recipe();
+  recipe.parsing.json = true;
+  EXPECT_EQ(read(recipe, "{\"a\": </think>1}").content, "{\"a\": 1}");
+  recipe.parsing.strict = true;
+  EXPECT_EQ(read(recipe, "{\"a\": </think>1}").content, "{\"a\": </think>1}");
+}
+
+TEST(answer_repair, calls_only_completed_responses_completed) {
+  answer_recipe recipe = chat_recipe();
+  recipe.protocol = api::responses;
+  for (const bool strict : {false, true}) {
+    recipe.parsing.strict = strict;
+    answer_stream stream{std::make_shared<const answer_recipe>(recipe), nullptr};
+    stream.ended_at(99);
+    stream_text(stream, {"a"}, answer_end::length);
+    EXPECT_EQ(stream.final()["completed_at"], strict ? json(99) : json(nullptr));
+  }
+}
+
 TEST(answer_repair, takes_a_call_whose_end_tag_was_forgotten) {
   answer_recipe recipe = chat_recipe();
   recipe.parsing.tool_calls = true;
