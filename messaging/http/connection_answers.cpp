@@ -149,8 +149,9 @@ void connection_core::failed(gone why) {
   if (phase_ == phase::closed)
     return;
   const auto state = std::exchange(current_, nullptr);
-  reset_ = why == gone::stalled || why == gone::stopped;
-  close(reset_);
+  // What the operating system has taken of a whole answer still gets to its client.
+  const bool cut = state != nullptr || !output_.empty();
+  close(why == gone::stalled || (why == gone::stopped && cut));
   if (!state)
     return;
   setup_.stats->busy.fetch_sub(1, std::memory_order_relaxed);

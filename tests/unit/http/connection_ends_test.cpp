@@ -280,6 +280,21 @@ TEST(connection_core, drains) {
   EXPECT_TRUE(fresh.core->finished());
 }
 
+TEST(connection_core, resets_at_a_stop_only_what_is_not_out) {
+  for (const bool out : {false, true}) {
+    world w;
+    w.open();
+    w.in(get);
+    w.last().respond(200, {{"Connection", "close"}}, "abc");
+    if (out)
+      w.out();
+    w.loop->run();
+    w.core->failed(gone::stopped);
+    EXPECT_TRUE(w.core->finished());
+    EXPECT_EQ(w.core->reset(), !out);
+  }
+}
+
 TEST(connection_core, bounds_all_bodies_together) {
   world w;
   w.setup.limits.all_bodies_bytes = 1000;
