@@ -52,16 +52,20 @@ std::string dedup_of(const call& c);
 inline constexpr std::size_t aside_bytes = 64u << 10;
 
 /// Makes something of the call's body, and hands it on, on the thread of the connection. `make`
-/// uses nothing of the call's client; it runs beside the HTTP threads if the body is large.
+/// uses nothing of the call's client; it runs beside the HTTP threads if the body is large. Refuses
+/// the call if too many large bodies wait.
 template <class Made>
 void make_aside(service& home, const call_ptr& c, std::function<Made()> make,
                 std::function<void(Made)> then) {
   if (c->asked.body.size() < aside_bytes)
     return then(make());
-  home.aside([c, make = std::move(make), then = std::move(then)] {
-    const auto made = std::make_shared<Made>(make());
-    c->client->post([c, made, then] { then(std::move(*made)); });
-  });
+  const bool taken =
+      home.aside(c->asked.body.size(), [c, make = std::move(make), then = std::move(then)] {
+        const auto made = std::make_shared<Made>(make());
+        c->client->post([c, made, then] { then(std::move(*made)); });
+      });
+  if (!taken)
+    home.refuse(*c, make_error(503, "overloaded", "too many large bodies wait here"));
 }
 
 /// A place for the call; counted if there is none.

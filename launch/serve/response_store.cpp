@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Fields, items and pages of stored responses.
 #include "launch/serve/response_store.hpp"
 
 #include <fmt/format.h>

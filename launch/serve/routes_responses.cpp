@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Making, showing, cancelling and forgetting of responses.
 #include "launch/serve/routes_responses.hpp"
 
 #include "launch/serve/generations.hpp"
@@ -366,20 +367,34 @@ void list_input(service& home, call_ptr c) {
                 });
 }
 
+using counted = std::variant<std::size_t, api_error>;
+
 /// [tokens] that a request would bring, without computing it.
-void count_input(service& home, call_ptr c) {
-  auto body = read_body(home, *c);
+counted count(const service& home, const call& c) {
+  const auto body = read_body(home, c);
   if (const auto* no = std::get_if<api_error>(&body))
-    return home.refuse(*c, *no);
+    return *no;
   const auto prepared =
       engine::prepare_request(api::responses, std::get<json>(body), home.rules(false));
   if (const auto* no = std::get_if<engine::request_error>(&prepared))
-    return home.refuse(*c, to_api_error(*no));
+    return to_api_error(*no);
   const auto ids =
       engine::encode_segments(std::get<engine::prepared_request>(prepared).segments, *home.words());
   if (!ids)
-    return home.refuse(*c, from_cluster(ec::internal, ids.error().what, 0));
-  home.answer(*c, 200, dump({{"object", "response.input_tokens"}, {"input_tokens", ids->size()}}));
+    return from_cluster(ec::internal, ids.error().what, 0);
+  return ids->size();
+}
+
+void count_input(service& home, call_ptr c) {
+  make_aside<counted>(
+      home, c, [&home, c] { return count(home, *c); },
+      [&home, c](counted n) {
+        if (const auto* no = std::get_if<api_error>(&n))
+          return home.refuse(*c, *no);
+        home.answer(*c, 200,
+                    dump({{"object", "response.input_tokens"},
+                          {"input_tokens", std::get<std::size_t>(n)}}));
+      });
 }
 
 } // namespace

@@ -77,8 +77,11 @@ public:
   void finished(call& c);
   serving_metrics* metrics() const { return parts_.metrics; }
 
-  /// Runs `work` on a thread beside those of HTTP.
-  void aside(std::function<void()> work) { side_.add(std::move(work)); }
+  /// Runs `work`, which holds a body of so many bytes, on a thread beside those of HTTP. False if
+  /// too much waits there already.
+  bool aside(std::size_t bytes, std::function<void()> work) {
+    return side_.add(bytes, std::move(work));
+  }
 
   /// Sessions live here from their start to their end.
   void hold(std::shared_ptr<session> s);

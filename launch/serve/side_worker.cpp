@@ -16,12 +16,16 @@ side_worker::~side_worker() {
     thread_.join();
 }
 
-void side_worker::add(std::function<void()> work) {
+bool side_worker::add(std::size_t bytes, std::function<void()> work) {
   const std::scoped_lock lock{guard_};
-  waiting_.push_back(std::move(work));
+  if (bytes_ > 0 && bytes > bytes_max - bytes_)
+    return false;
+  bytes_ += bytes;
+  waiting_.push_back({bytes, std::move(work)});
   if (!thread_.joinable())
     thread_ = std::thread{[this] { run(); }};
   wake_.notify_one();
+  return true;
 }
 
 void side_worker::run() {
@@ -30,12 +34,13 @@ void side_worker::run() {
     wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
     if (stop_)
       return;
-    auto work = std::move(waiting_.front());
+    auto next = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    work();
-    work = nullptr; // what it holds goes before the lock is taken
+    next.work();
+    next.work = nullptr; // what it holds goes before the lock is taken
     lock.lock();
+    bytes_ -= next.bytes;
   }
 }
 
