@@ -9,11 +9,6 @@
 #include <algorithm>
 
 namespace di::serve {
-namespace {
-
-constexpr std::uint64_t full_retry_ms = 1'000;
-
-} // namespace
 
 admission::ticket& admission::ticket::operator=(ticket&& other) noexcept {
   if (this != &other) {
@@ -45,10 +40,8 @@ std::variant<admission::ticket, api_error> admission::enter(const key_grant& who
   const std::scoped_lock lock{guard_};
   if (open_ >= limits_.requests) {
     ++refused_;
-    auto e = make_error(503, "overloaded",
-                        fmt::format("{} requests are open here, the most there may be", open_));
-    e.retry_after_ms = full_retry_ms;
-    return e;
+    return make_error(503, "overloaded",
+                      fmt::format("{} requests are open here, the most there may be", open_));
   }
   auto [at, fresh] = accounts_.try_emplace(who.name);
   auto& a = at->second;
@@ -69,12 +62,9 @@ std::variant<admission::ticket, api_error> admission::enter(const key_grant& who
 
 std::optional<api_error> admission::refusal(const account& a, const key_grant& who) const {
   const auto bound = who.requests > 0 ? who.requests : limits_.requests_per_key;
-  if (bound > 0 && a.open >= bound) {
-    auto e = make_error(
+  if (bound > 0 && a.open >= bound)
+    return make_error(
         429, fmt::format("{} requests of this key are open, the most there may be", a.open));
-    e.retry_after_ms = full_retry_ms;
-    return e;
-  }
   if (a.per_minute > 0 && a.tokens <= 0) {
     auto e = make_error(429, "tokens_exceeded",
                         fmt::format("this key may take {} tokens a minute, and has", a.per_minute));

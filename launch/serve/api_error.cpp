@@ -59,7 +59,13 @@ std::string presentable(std::string_view message) {
 
 api_error make_error(int status, std::string message) {
   const auto& w = words(status);
-  return {status, std::string{w.type}, std::string{w.code}, std::move(message), std::nullopt, 0};
+  const bool passes = status == 429 || status == 503;
+  return {status,
+          std::string{w.type},
+          std::string{w.code},
+          std::move(message),
+          std::nullopt,
+          passes ? ask_again_default_ms : 0};
 }
 
 api_error make_error(int status, std::string code, std::string message) {
@@ -77,7 +83,8 @@ api_error bad_field(std::string param, std::string message) {
 api_error from_cluster(ec code, std::string_view what, std::uint64_t ask_again_ms) {
   const auto later = [&](int status, std::string_view name) {
     auto e = make_error(status, std::string{name}, std::string{what});
-    e.retry_after_ms = ask_again_ms > 0 ? ask_again_ms : ask_again_default_ms;
+    if (ask_again_ms > 0)
+      e.retry_after_ms = ask_again_ms;
     return e;
   };
   switch (code) {

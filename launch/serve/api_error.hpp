@@ -24,7 +24,7 @@ struct api_error {
   std::uint64_t retry_after_ms = 0; ///< [ms]; not 0: a Retry-After header, in whole seconds
 };
 
-/// Type and code as a status has them.
+/// Type and code as a status has them. 429 and 503 name a time to come back.
 api_error make_error(int status, std::string message);
 api_error make_error(int status, std::string code, std::string message);
 /// 400 for one field.

@@ -149,6 +149,9 @@ TEST(api_error, tells_what_passes_from_what_does_not) {
   EXPECT_EQ(from_cluster(ec::limit_exceeded, "x", 0).status, 429);
   EXPECT_EQ(from_cluster(ec::unavailable, "x", 2'500).retry_after_ms, 2'500U);
   EXPECT_EQ(retry_after(2'500), "3");
+  for (const int passes : {429, 503})
+    EXPECT_GT(make_error(passes, "x").retry_after_ms, 0U);
+  EXPECT_EQ(make_error(500, "x").retry_after_ms, 0U);
   EXPECT_EQ(from_cluster(ec::context_exceeded, "x", 0).code, "context_length_exceeded");
   EXPECT_EQ(from_cluster(ec::context_exceeded, "x", 0).status, 400);
   EXPECT_EQ(from_cluster(ec::deadline_exceeded, "x", 0).status, 504);
