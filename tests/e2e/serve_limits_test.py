@@ -100,7 +100,7 @@ def slow_readers(s):
     c.request("POST", chat, json.dumps(body), {"Content-Type": "application/json"})
     slow = Stream(c, c.getresponse())
     expect(s.post(chat, ask_chat()).status == 200, "another waits for the slow reader")
-    s.until("its generation is over, or its tokens wait", lambda: any(v > 0 for k, v in s.metrics().items() if "slow" in k))
+    s.until("its generation is over, or its tokens wait", lambda: any(v > 0 for k, v in s.metrics().items() if "slow" in k), 120)
     whole = s.post(chat, {**body, "stream": False}).json()["choices"][0]["message"]["content"]
     events = list(slow)
     slow.close()

@@ -136,9 +136,10 @@ def back_at_another_gateway(s):
     """A gateway that dies costs a reconnect, with a key or without; not a token."""
     body = ask_chat(max_tokens=300, ignore_eos=True)
     want = streamed(s, chat, body, gateway=1)
+    victim = s.processes()["gateway 0"]
     first = s.stream(chat, {**body, "stream": True}, gateway=0)
     seen = [e for _, e in zip(range(40), first)]
-    os.kill(s.processes()["gateway 0"], signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
     try:
         seen += list(first)
     except (OSError, http.client.HTTPException):
