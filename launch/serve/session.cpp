@@ -17,10 +17,6 @@ using engine::api;
 /// [bytes] of events that are collected before the client gets them.
 constexpr std::size_t batch_bytes = 16u << 10;
 
-bool ends_with_done_line(api protocol) {
-  return protocol == api::chat || protocol == api::completions;
-}
-
 } // namespace
 
 session::session(service& home, call_ptr from)
@@ -247,13 +243,13 @@ void session::flush() {
   if (s.out.empty() || !begin_stream())
     return;
   s.last_sent = home_.world().now();
-  if (home_.metrics() != nullptr)
-    home_.metrics()->http_bytes(0, s.out.size());
   const auto what = call_->client->write(s.out);
   if (what == http::written::refused) {
     s.writable = false;
     return; // it stays in s.out
   }
+  if (home_.metrics() != nullptr)
+    home_.metrics()->http_bytes(0, s.out.size());
   s.out.clear();
   if (what == http::written::full) {
     s.writable = false;
@@ -299,17 +295,12 @@ void session::complete() {
     home_.answer(*call_, 200, whole_body(), std::move(extra));
     return done();
   }
-  const auto& recipe = *s.parts[0].recipe;
-  auto events = last_events();
-  for (auto& e : events) {
-    if (++s.tail <= s.tail_skip)
-      continue;
-    send(nullptr, {std::move(e)});
-  }
-  if (ends_with_done_line(recipe.protocol))
-    http::append_sse_event(s.out, engine::stream_done);
+  if (!std::exchange(s.last_made, true))
+    make_last_events();
   if (begin_stream()) {
     flush();
+    if (!s.out.empty())
+      return; // refused: the end follows in drained()
     call_->client->end();
   }
   s.now = state::phase::done;
@@ -339,8 +330,10 @@ void session::fail(const api_error& e) {
     break;
   }
   if (begin_stream()) {
-    static_cast<void>(call_->client->write(s.out)); // the last of it, however slow the client is
-    call_->client->end();
+    if (call_->client->write(s.out) == http::written::refused)
+      call_->client->abort(); // a cut stream, not one that seems to be whole
+    else
+      call_->client->end();
   }
   s.now = state::phase::done;
   home_.finished(*call_);

@@ -125,6 +125,7 @@ private:
 
   // whole answers (session_answer.cpp)
   engine::answer_events last_events() const;
+  void make_last_events();
   std::string whole_body() const;
   std::vector<std::size_t> best_choices() const;
 

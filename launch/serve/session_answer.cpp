@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole answers, the last events of a stream, and the note that brings both back.
 #include "launch/serve/session_state.hpp"
+#include "messaging/http/sse.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -90,6 +91,17 @@ engine::answer_events session::last_events() const {
     for (auto& e : events)
       count_all_prompts(e.data, call_->record.prompt_tokens);
   return events;
+}
+
+void session::make_last_events() {
+  auto& s = *state_;
+  for (auto& e : last_events()) {
+    if (++s.tail <= s.tail_skip)
+      continue;
+    send(nullptr, {std::move(e)});
+  }
+  if (is_openai_completion(s.parts[0].recipe->protocol))
+    http::append_sse_event(s.out, engine::stream_done);
 }
 
 // The choices that are shown: all of them, or the likeliest by mean log probability.

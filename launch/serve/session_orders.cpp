@@ -181,14 +181,16 @@ void session::follow(std::size_t p, session_note note, proto::recorded_request r
 void session::attach(std::size_t p) {
   auto& part = state_->parts[p];
   part.ear = std::make_shared<listener>(shared_from_this(), p);
-  home_.desk().attach(part.request, {}, part.ear,
-                      [me = shared_from_this()](result<proto::request_attached> answer) {
-                        if (answer)
-                          return; // tokens follow
-                        me->call_->client->post([me, why = answer.error()] {
-                          me->fail(from_cluster(why.code, why.what, 0));
-                        });
-                      });
+  home_.desk().attach(
+      part.request, {}, part.ear,
+      [me = shared_from_this(), ear = part.ear](result<proto::request_attached> answer) {
+        me->call_->client->post([me, ear, answer = std::move(answer)] {
+          if (!answer)
+            return me->fail(from_cluster(answer.error().code, answer.error().what, 0));
+          if (me->state_->now == state::phase::done) // its client left before there was an answer
+            me->home_.desk().leave(answer->request, ear);
+        });
+      });
 }
 
 void session::replay(std::size_t p, proto::recorded_request record) {

@@ -65,6 +65,7 @@ struct session::state {
   bool writable = true;
   std::uint64_t tail = 0; ///< events that belong to no choice
   std::uint64_t tail_skip = 0;
+  bool last_made = false; ///< the events behind those of all choices
   instant last_sent;
   std::optional<request_meter> meter;
   bool streams_counted = false;

@@ -118,7 +118,9 @@ public:
   std::vector<order> orders;
   std::vector<request_id> cancelled, left, forgotten;
   std::vector<proto::end_choice> ended;
-  bool away = false; ///< JOURNAL does not answer
+  bool away = false;                   ///< JOURNAL does not answer
+  bool slow_attach = false;            ///< the test calls answer_attach
+  std::function<void()> answer_attach; ///< of the last attach()
   std::map<std::uint64_t, proto::recorded_request> records;
   std::map<std::uint64_t, std::shared_ptr<actors::stream_listener>> attached;
 
@@ -143,7 +145,11 @@ public:
     if (!records.contains(r.v))
       return answer(fail(ec::not_found, "no request {}", r.v));
     attached[r.v] = std::move(ear);
-    answer(proto::request_attached{r, records[r.v].spec, records[r.v].note, 0, false});
+    answer_attach = [this, r, answer = std::move(answer)] {
+      answer(proto::request_attached{r, records[r.v].spec, records[r.v].note, 0, false});
+    };
+    if (!slow_attach)
+      answer_attach();
   }
   void get(request_id r, answer_fn<proto::recorded_request> answer) override {
     if (away)

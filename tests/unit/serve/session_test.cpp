@@ -361,6 +361,64 @@ TEST(session, holds_tokens_as_ids_while_its_reader_is_slow) {
   EXPECT_EQ(content_of(events_of(c->stream)), text);
 }
 
+TEST(session, loses_no_last_event_of_a_slow_reader) {
+  for (const std::size_t bound : {1U, 100U, 200U, 300U, 400U, 600U, 1'000U}) {
+    serve_world w;
+    auto body = chat_body(true);
+    body["stream_options"] = {{"include_usage", true}};
+    const auto c = w.post("/v1/chat/completions", body);
+    c->bound = bound;
+    const auto& o = w.desk->orders.at(0);
+    for (const auto id : serve_world::ids("one two three")) {
+      o.ear->tokens(released({id}));
+      c->run();
+    }
+    o.ear->tokens(released({1}, 0, finish_reason::stop));
+    c->run();
+    for (int i = 0; i < 1'000 && !c->ended; ++i)
+      c->drain();
+    const auto events = events_of(c->stream);
+    ASSERT_GT(events.size(), 2U);
+    EXPECT_EQ(events.back().data, "[DONE]") << bound;
+    EXPECT_TRUE(json::parse(events[events.size() - 2].data).contains("usage")) << bound;
+    EXPECT_EQ(w.home.sessions(), 0U);
+  }
+}
+
+TEST(session, cuts_a_failed_stream_whose_reader_has_no_room_for_the_error) {
+  serve_world w;
+  const auto c = w.post("/v1/chat/completions", chat_body(true));
+  c->bound = 1;
+  const auto& o = w.desk->orders.at(0);
+  o.ear->tokens(released(serve_world::ids("Hello")));
+  c->run();
+  o.ear->ended({finish_reason::error, -1, 0, ec::peer_lost, "all ranks left"}, 0);
+  c->run();
+  EXPECT_TRUE(c->aborted) << "it would seem to be whole";
+  EXPECT_FALSE(c->ended);
+  EXPECT_EQ(w.home.sessions(), 0U);
+}
+
+TEST(session, leaves_what_it_attached_to_after_its_client_left) {
+  serve_world w;
+  const auto c = w.post("/v1/chat/completions", chat_body(true), {{"Idempotency-Key", "k"}});
+  const auto o = w.desk->orders.at(0);
+  o.ear->tokens(released(serve_world::ids("Hello ")));
+  c->run();
+  const auto seen = events_of(c->stream);
+  c->leave();
+  w.desk->record(o, {serve_world::ids("Hello ")}, false);
+  w.desk->slow_attach = true;
+  const auto r =
+      w.post("/v1/chat/completions", chat_body(true), {{"Last-Event-ID", seen.back().id}});
+  ASSERT_TRUE(w.desk->attached.contains(o.id.v));
+  r->leave();
+  w.desk->left.clear(); // said before the request was followed: the desk knew of nobody to leave
+  w.desk->answer_attach();
+  r->run();
+  EXPECT_EQ(w.desk->left, std::vector{o.id});
+}
+
 TEST(session, ends_a_choice_at_a_stop_string_even_for_a_slow_reader) {
   serve_world w;
   auto body = chat_body(true);
