@@ -27,6 +27,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// How long the end of the last answers may take to its clients.
+constexpr std::chrono::milliseconds last_bytes{5'000};
+
 /// The inherited listening sockets; ours to close.
 std::vector<int> inherited(std::uint32_t first, std::uint32_t count) {
   std::vector<int> all;
@@ -232,6 +235,7 @@ void gateway_host::drain() {
                           [this] { return desk_->open() == 0 && http_->count().busy == 0; }))
       if (stopped.stop_requested())
         return;
+    drained_ = true;
     report_status({status_kind::drained, {}, {}});
     latch_->end(exit_done);
   }};
@@ -246,7 +250,7 @@ void gateway_host::stop() {
   if (metrics_)
     metrics_->server_counts_from({}); // the server goes before the page
   if (http_)
-    http_->stop(200ms);
+    http_->stop(drained_ ? last_bytes : 200ms);
   if (admin_)
     admin_->stop(50ms);
 }

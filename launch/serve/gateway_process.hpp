@@ -13,6 +13,7 @@
 #include "launch/serve/serving_metrics.hpp"
 #include "messaging/http/server.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <string>
@@ -32,7 +33,7 @@ public:
   void hear(const node_word& word);
   /// Refuses new requests; the latch ends when the open ones have.
   void drain();
-  /// Cuts off what is left.
+  /// Cuts off what is left; after a drain only who does not read his answer.
   void stop();
 
 private:
@@ -52,6 +53,7 @@ private:
   std::unique_ptr<http::server> http_;
   std::unique_ptr<serve::metrics_desk> metrics_desk_;
   std::unique_ptr<serve::admin_listener> admin_;
+  std::atomic<bool> drained_{false};
   std::jthread drainer_;
 };
 

@@ -234,6 +234,26 @@ std::variant<generation, api_error> make_generation(const service& home, call& c
 
 namespace {
 
+using counted = std::variant<std::size_t, api_error>;
+
+// As the request would be tokenized; Messages need no max_tokens to be counted.
+counted count(const service& home, const call& c, api protocol) {
+  auto body = read_body(home, c);
+  if (const auto* no = std::get_if<api_error>(&body))
+    return *no;
+  auto& j = std::get<json>(body);
+  if (protocol == api::messages && !j.contains("max_tokens"))
+    j["max_tokens"] = 1;
+  const auto prepared = engine::prepare_request(protocol, j, home.rules(is_messages(c)));
+  if (const auto* no = std::get_if<engine::request_error>(&prepared))
+    return to_api_error(*no);
+  const auto ids =
+      engine::encode_segments(std::get<engine::prepared_request>(prepared).segments, *home.words());
+  if (!ids)
+    return from_cluster(ec::internal, ids.error().what, 0);
+  return ids->size();
+}
+
 /// A client that lost its stream asks again with the id of the last event that it has.
 std::variant<std::optional<resume_point>, api_error> point_of(const call& c, api protocol) {
   const auto last = c.asked.headers.get("last-event-id");
@@ -246,6 +266,17 @@ std::variant<std::optional<resume_point>, api_error> point_of(const call& c, api
 }
 
 } // namespace
+
+void answer_count(service& home, const call_ptr& c, api protocol, json shape) {
+  make_aside<counted>(
+      home, c, [&home, c, protocol] { return count(home, *c, protocol); },
+      [&home, c, shape = std::move(shape)](counted n) mutable {
+        if (const auto* no = std::get_if<api_error>(&n))
+          return home.refuse(*c, *no);
+        shape["input_tokens"] = std::get<std::size_t>(n);
+        home.answer(*c, 200, shape.dump());
+      });
+}
 
 std::variant<admission::ticket, api_error> admit(service& home, const call& c,
                                                  std::optional<request_id> back) {

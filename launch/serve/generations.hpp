@@ -68,6 +68,10 @@ void make_aside(service& home, const call_ptr& c, std::function<Made()> make,
     home.refuse(*c, make_error(503, "overloaded", "too many large bodies wait here"));
 }
 
+/// Answers with `input_tokens`, the length of the prompt that the call's body would become, beside
+/// the fields of `shape`.
+void answer_count(service& home, const call_ptr& c, engine::api protocol, engine::json shape);
+
 /// A place for the call; counted if there is none.
 /// @param back  the request that its client comes back to
 std::variant<admission::ticket, api_error> admit(service& home, const call& c,

@@ -367,34 +367,9 @@ void list_input(service& home, call_ptr c) {
                 });
 }
 
-using counted = std::variant<std::size_t, api_error>;
-
 /// [tokens] that a request would bring, without computing it.
-counted count(const service& home, const call& c) {
-  const auto body = read_body(home, c);
-  if (const auto* no = std::get_if<api_error>(&body))
-    return *no;
-  const auto prepared =
-      engine::prepare_request(api::responses, std::get<json>(body), home.rules(false));
-  if (const auto* no = std::get_if<engine::request_error>(&prepared))
-    return to_api_error(*no);
-  const auto ids =
-      engine::encode_segments(std::get<engine::prepared_request>(prepared).segments, *home.words());
-  if (!ids)
-    return from_cluster(ec::internal, ids.error().what, 0);
-  return ids->size();
-}
-
 void count_input(service& home, call_ptr c) {
-  make_aside<counted>(
-      home, c, [&home, c] { return count(home, *c); },
-      [&home, c](counted n) {
-        if (const auto* no = std::get_if<api_error>(&n))
-          return home.refuse(*c, *no);
-        home.answer(*c, 200,
-                    dump({{"object", "response.input_tokens"},
-                          {"input_tokens", std::get<std::size_t>(n)}}));
-      });
+  answer_count(home, c, api::responses, json{{"object", "response.input_tokens"}});
 }
 
 } // namespace

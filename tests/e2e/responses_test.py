@@ -161,6 +161,10 @@ def back_to_a_stream(s):
         show(s, f"{name}?{wrong}", status=400)
 
 
+def open_in_cluster(s):
+    return json.loads(s.say("status", "--json"))["requests"]["open"]
+
+
 def in_the_background(s):
     body = asking(max_output_tokens=600, ignore_eos=True, background=True)
     r = make(s, body)
@@ -180,7 +184,7 @@ def in_the_background(s):
     expect(cancelled["status"] == "cancelled", cancelled)
     s.until("it stays so", lambda: show(s, r["id"])["status"] == "cancelled")
     expect(show(s, r["id"] + "/cancel", method="POST")["status"] == "cancelled", "a second time")
-    s.until("no request is open", lambda: s.ask("GET", "/load", headers=ALICE).json()["server_load"] == 0)
+    s.until("no request is open", lambda: open_in_cluster(s) == 0)
     plain_one = make(s, asking(max_output_tokens=2))
     show(s, plain_one["id"] + "/cancel", method="POST", status=400)
     expect(make(s, asking(background=True, store=False), status=400)["error"]["param"] == "background", "background without store")
@@ -192,8 +196,9 @@ def gone_when_deleted(s):
     for path, method in ((r["id"], "GET"), (r["id"], "DELETE"), (r["id"] + "/input_items", "GET"), (r["id"] + "/cancel", "POST")):
         show(s, path, method=method, status=404)
     long = make(s, asking(max_output_tokens=3000, ignore_eos=True, background=True))
+    s.until("it is at work", lambda: open_in_cluster(s) == 1)
     show(s, long["id"], method="DELETE")
-    s.until("deleting it ends it", lambda: s.ask("GET", "/load", headers=ALICE).json()["server_load"] == 0)
+    s.until("deleting it ends it", lambda: open_in_cluster(s) == 0)
 
 
 def of_another_tenant_nothing(s):
@@ -229,9 +234,10 @@ def kept_over_deaths(s):
 def a_stream_outlives_its_gateway(s):
     body = asking(max_output_tokens=900, ignore_eos=True)
     want = text_of(whole_and_sound(streamed(s, body)))
+    victim = s.processes()["gateway 0"]
     st = s.stream(PATH, {**body, "stream": True}, headers=ALICE)
     first = [e for _, e in zip(range(40), st)]
-    os.kill(s.processes()["gateway 0"], signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
     try:
         first += list(st)  # what was on the way
     except (OSError, ValueError, http.client.HTTPException):
@@ -293,7 +299,7 @@ def small_things(s):
 
 def what_is_kept_is_bounded():
     """A time to live, and bytes: the oldest go first."""
-    with Served(dilaunch, f"{source}/launch/topologies/local1.yaml", sets=("gateway.model_names=[demo]", "gateway.stored_ttl=1s")) as s:
+    with Served(dilaunch, f"{source}/launch/topologies/local1.yaml", sets=("gateway.model_names=[demo]", "gateway.stored_ttl=3s")) as s:
         r = make(s, asking(max_output_tokens=2), who={})
         show(s, r["id"], who={})
         s.until("it is gone", lambda: s.ask("GET", f"{PATH}/{r['id']}").status == 404)
