@@ -182,6 +182,8 @@ http::answer router::refusal_answer(const http::request* asked, const api_error&
   a.status = e.status;
   a.headers.add("content-type", "application/json");
   a.headers.add("x-request-id", id);
+  if (asked != nullptr)
+    home_.add_cors(a.headers, *asked);
   if (e.status == 401)
     a.headers.add("www-authenticate", "Bearer");
   if (!allowed.empty())

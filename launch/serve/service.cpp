@@ -132,12 +132,16 @@ http::header_list service::headers(const call& c) const {
   h.add("openai-processing-ms", std::to_string(took.count()));
   if (const auto w = joined_warnings(c.warnings); !w.empty())
     h.add("x-di-warnings", w);
-  if (settings()->allow_cors && c.asked.headers.has("origin")) {
-    h.add("access-control-allow-origin", "*");
-    h.add("access-control-expose-headers",
-          "x-request-id, request-id, retry-after, openai-processing-ms, x-di-warnings, x-di-seed");
-  }
+  add_cors(h, c.asked);
   return h;
+}
+
+void service::add_cors(http::header_list& to, const http::request& asked) const {
+  if (!settings()->allow_cors || !asked.headers.has("origin"))
+    return;
+  to.add("access-control-allow-origin", "*");
+  to.add("access-control-expose-headers",
+         "x-request-id, request-id, retry-after, openai-processing-ms, x-di-warnings, x-di-seed");
 }
 
 void service::answer(call& c, int status, std::string json_body, http::header_list extra) {

@@ -69,6 +69,8 @@ public:
 
   /// Headers of every answer: request id, processing time, warnings, CORS.
   http::header_list headers(const call& c) const;
+  /// Lets a page of another origin read the answer, if the settings do.
+  void add_cors(http::header_list& to, const http::request& asked) const;
   /// A whole answer with a JSON body. Logs the call.
   void answer(call& c, int status, std::string json_body, http::header_list extra = {});
   /// The error in the call's dialect. Logs the call.

@@ -91,6 +91,11 @@ TEST(router, says_what_the_server_refuses_as_json) {
   const auto a = w.routes.format({413, "body_too_large", "64 MiB", &asked});
   EXPECT_EQ(a.status, 413);
   EXPECT_EQ(json::parse(a.body)["error"]["type"], "request_too_large");
+  EXPECT_FALSE(a.headers.has("access-control-allow-origin"));
+  asked.headers.add("origin", "http://a");
+  const auto full = w.routes.format({503, "bodies_too_large", "too much", &asked});
+  EXPECT_EQ(full.headers.get("retry-after"), "1");
+  EXPECT_EQ(full.headers.get("access-control-allow-origin"), "*");
 }
 
 TEST(health, tells_life_from_readiness) {
