@@ -265,6 +265,22 @@ public:
   serve::router routes;
 };
 
+inline engine::json chat_body(bool stream = false) {
+  using engine::json;
+  return json{{"model", "demo"},
+              {"messages", json::array({{{"role", "user"}, {"content", "Hi"}}})},
+              {"thinking", {{"type", "disabled"}}},
+              {"max_tokens", 50},
+              {"stream", stream}};
+}
+
+/// The text and the end token, as a rank would send them.
+inline std::vector<token_id> said(std::string_view text) {
+  auto ids = serve_world::ids(text);
+  ids.push_back(1);
+  return ids;
+}
+
 /// Tokens of a choice as JOURNAL releases them.
 inline proto::tokens_released released(std::vector<token_id> tokens, std::uint32_t choice = 0,
                                        proto::finish_reason end = proto::finish_reason::none) {

@@ -6,26 +6,13 @@ namespace di::serve {
 namespace {
 
 using di::test::body_of;
+using di::test::chat_body;
 using di::test::released;
+using di::test::said;
 using di::test::serve_world;
 using di::test::test_settings;
 using engine::json;
 using proto::finish_reason;
-
-json chat_body(bool stream = false) {
-  return json{{"model", "demo"},
-              {"messages", json::array({{{"role", "user"}, {"content", "Hi"}}})},
-              {"thinking", {{"type", "disabled"}}},
-              {"max_tokens", 50},
-              {"stream", stream}};
-}
-
-/// The text and the end token, as a rank would send them.
-std::vector<token_id> said(std::string_view text) {
-  auto ids = serve_world::ids(text);
-  ids.push_back(1);
-  return ids;
-}
 
 TEST(session, speaks_messages_with_the_claude_names) {
   serve_world w;

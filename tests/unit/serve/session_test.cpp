@@ -6,28 +6,15 @@ namespace di::serve {
 namespace {
 
 using di::test::body_of;
+using di::test::chat_body;
 using di::test::content_of;
 using di::test::events_of;
 using di::test::released;
+using di::test::said;
 using di::test::serve_world;
 using di::test::test_settings;
 using engine::json;
 using proto::finish_reason;
-
-json chat_body(bool stream = false) {
-  return json{{"model", "demo"},
-              {"messages", json::array({{{"role", "user"}, {"content", "Hi"}}})},
-              {"thinking", {{"type", "disabled"}}},
-              {"max_tokens", 50},
-              {"stream", stream}};
-}
-
-/// The text and the end token, as a rank would send them.
-std::vector<token_id> said(std::string_view text) {
-  auto ids = serve_world::ids(text);
-  ids.push_back(1);
-  return ids;
-}
 
 TEST(session, answers_a_chat_with_one_body) {
   serve_world w;
@@ -340,65 +327,6 @@ TEST(session, knows_nothing_of_another_clients_answer) {
   EXPECT_EQ(bad->whole->status, 400);
 }
 
-TEST(session, holds_tokens_as_ids_while_its_reader_is_slow) {
-  serve_world w;
-  const auto c = w.post("/v1/chat/completions", chat_body(true));
-  c->bound = 200;
-  const auto& o = w.desk->orders.at(0);
-  std::string text;
-  for (int i = 0; i < 40; ++i)
-    text += "word ";
-  for (const auto id : serve_world::ids(text)) {
-    o.ear->tokens(released({id}));
-    c->run();
-  }
-  EXPECT_LT(c->stream.size(), 2'000U);
-  o.ear->tokens(released({1}, 0, finish_reason::stop));
-  c->run();
-  for (int i = 0; i < 1'000 && !c->ended; ++i)
-    c->drain();
-  EXPECT_TRUE(c->ended);
-  EXPECT_EQ(content_of(events_of(c->stream)), text);
-}
-
-TEST(session, loses_no_last_event_of_a_slow_reader) {
-  for (const std::size_t bound : {1U, 100U, 200U, 300U, 400U, 600U, 1'000U}) {
-    serve_world w;
-    auto body = chat_body(true);
-    body["stream_options"] = {{"include_usage", true}};
-    const auto c = w.post("/v1/chat/completions", body);
-    c->bound = bound;
-    const auto& o = w.desk->orders.at(0);
-    for (const auto id : serve_world::ids("one two three")) {
-      o.ear->tokens(released({id}));
-      c->run();
-    }
-    o.ear->tokens(released({1}, 0, finish_reason::stop));
-    c->run();
-    for (int i = 0; i < 1'000 && !c->ended; ++i)
-      c->drain();
-    const auto events = events_of(c->stream);
-    ASSERT_GT(events.size(), 2U);
-    EXPECT_EQ(events.back().data, "[DONE]") << bound;
-    EXPECT_TRUE(json::parse(events[events.size() - 2].data).contains("usage")) << bound;
-    EXPECT_EQ(w.home.sessions(), 0U);
-  }
-}
-
-TEST(session, cuts_a_failed_stream_whose_reader_has_no_room_for_the_error) {
-  serve_world w;
-  const auto c = w.post("/v1/chat/completions", chat_body(true));
-  c->bound = 1;
-  const auto& o = w.desk->orders.at(0);
-  o.ear->tokens(released(serve_world::ids("Hello")));
-  c->run();
-  o.ear->ended({finish_reason::error, -1, 0, ec::peer_lost, "all ranks left"}, 0);
-  c->run();
-  EXPECT_TRUE(c->aborted) << "it would seem to be whole";
-  EXPECT_FALSE(c->ended);
-  EXPECT_EQ(w.home.sessions(), 0U);
-}
-
 TEST(session, leaves_what_it_attached_to_after_its_client_left) {
   serve_world w;
   const auto c = w.post("/v1/chat/completions", chat_body(true), {{"Idempotency-Key", "k"}});
@@ -417,27 +345,6 @@ TEST(session, leaves_what_it_attached_to_after_its_client_left) {
   w.desk->answer_attach();
   r->run();
   EXPECT_EQ(w.desk->left, std::vector{o.id});
-}
-
-TEST(session, ends_a_choice_at_a_stop_string_even_for_a_slow_reader) {
-  serve_world w;
-  auto body = chat_body(true);
-  body["stop"] = "END";
-  const auto c = w.post("/v1/chat/completions", body);
-  c->bound = 1;
-  const auto& o = w.desk->orders.at(0);
-  EXPECT_TRUE(o.what.spec.sampling.stop.empty()) << "it ends the answer, not the reasoning";
-  for (const auto id : serve_world::ids("some text END and more")) {
-    o.ear->tokens(released({id}));
-    c->run();
-  }
-  ASSERT_EQ(w.desk->ended.size(), 1U);
-  EXPECT_EQ(w.desk->ended[0].stop_index, 0);
-  o.ear->tokens(released({}, 0, finish_reason::stop));
-  c->run();
-  for (int i = 0; i < 1'000 && !c->ended; ++i)
-    c->drain();
-  EXPECT_EQ(content_of(events_of(c->stream)), "some text ");
 }
 
 TEST(session, sends_a_comment_into_silence) {
