@@ -128,6 +128,7 @@ void sim_nodes::stop(rank_id rank, duration lasting) {
   if (lasting >= options_.stuck_after)
     hurt_.insert(life);
   world_.stop(life);
+  stopped_at_[life] = world_.now();
   world_.after(lasting, [this, life] { world_.resume(life); });
   look_at(rank, life, world_.now());
 }
@@ -136,8 +137,8 @@ void sim_nodes::stop(rank_id rank, duration lasting) {
 void sim_nodes::look_at(rank_id rank, incarnation life, instant since) {
   world_.after(options_.stuck_after, [this, rank, life, since] {
     const sim_process* p = world_.find(life);
-    if (!p || p->state != process_state::stopped)
-      return;
+    if (!p || p->state != process_state::stopped || stopped_at_[life] != since)
+      return; // it goes on, or was stopped again
     proto::member_stuck m;
     m.rank = rank;
     m.life = life;

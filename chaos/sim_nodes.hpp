@@ -71,6 +71,7 @@ private:
   sim_random random_;
   std::map<rank_id, incarnation> lives_; ///< of processes that run or load
   std::set<incarnation> loading_, hurt_, dead_;
+  std::map<incarnation, instant> stopped_at_; ///< the last time
   std::set<rank_id> ordered_;
   std::vector<std::pair<address, parcel>> missed_;
   std::uint64_t deaths_ = 0;
