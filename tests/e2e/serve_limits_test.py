@@ -108,7 +108,7 @@ def slow_readers(s):
 
 
 def comments_in_silence(s):
-    streams = [s.stream(chat, {**long_one, "max_tokens": 60}) for _ in range(2)]
+    streams = [s.stream(chat, {**long_one, "max_tokens": 1500}) for _ in range(2)]
     texts = [text_of(list(st)) for st in streams]
     expect(texts[0] == texts[1], "comments are no content")
     expect(sum(st.comments for st in streams) > 0, "no comment")
