@@ -14,7 +14,7 @@ from cluster_run import Run, chat, without_times
 
 dilaunch, source = sys.argv[1:3]
 local4 = f"{source}/launch/topologies/local4.yaml"
-lines = [{"id": str(i), "prompt": chat(f"Tell story {i}."), "special_tokens": True, "max_tokens": 90, "seed": i, "ignore_eos": True} for i in range(240)]
+lines = [{"id": str(i), "prompt": chat(f"Tell story {i}."), "special_tokens": True, "max_tokens": 90, "seed": i, "ignore_eos": True} for i in range(800)]
 
 
 def expect(condition, what, run=None):
