@@ -189,12 +189,13 @@ void journal_core::detach(request& r, duration linger, instant now, outbox& out)
 
 template <class F>
 void journal_core::detach_all(F&& of, instant now, outbox& out) {
-  std::vector<request*> lost;
+  std::vector<request_id> lost;
   for (const auto& [id, r] : requests_)
     if (!r->detached && of(*r))
-      lost.push_back(r.get());
-  for (request* r : lost)
-    detach(*r, std::chrono::milliseconds{r->detached_ms}, now, out);
+      lost.push_back(id);
+  for (const request_id id : lost)
+    if (request* const r = find(id)) // one before it may have evicted it from what is kept
+      detach(*r, std::chrono::milliseconds{r->detached_ms}, now, out);
 }
 
 void journal_core::detached_too_long(request& r, instant now, outbox& out) {
