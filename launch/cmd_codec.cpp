@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -166,44 +164,9 @@ engine::api family_of(const json& row) {
 }
 
 struct render_options {
-  std::string tokenizer_file, input = "-", output = "-";
+  line_files files;
   bool strict_reference = false;
 };
-
-int run_render(const render_options& options) {
-  std::optional<tokenizer> words;
-  if (!options.tokenizer_file.empty()) {
-    std::filesystem::path path = options.tokenizer_file;
-    if (std::filesystem::is_directory(path))
-      path /= "tokenizer.json";
-    result<tokenizer> loaded = tokenizer::load(path);
-    if (!loaded.ok()) {
-      std::cerr << "dilaunch codec render: " << loaded.error().render() << '\n';
-      return 2;
-    }
-    words = std::move(loaded).value();
-  }
-  std::ifstream in_file;
-  std::ofstream out_file;
-  if (options.input != "-")
-    in_file.open(options.input, std::ios::binary);
-  if (options.output != "-")
-    out_file.open(options.output, std::ios::binary);
-  if (!in_file || !out_file) {
-    std::cerr << "dilaunch codec render: " << (in_file ? options.output : options.input)
-              << ": cannot be opened\n";
-    return 2;
-  }
-  std::ostream& out = options.output == "-" ? std::cout : out_file;
-  const line_counts counts =
-      render_lines(words ? &*words : nullptr, codec_rules(options.strict_reference),
-                   options.input == "-" ? std::cin : in_file, out, std::cerr);
-  if (!out) {
-    std::cerr << "dilaunch codec render: " << options.output << ": writing failed\n";
-    return 5;
-  }
-  return counts.failed > 0 ? 5 : 0;
-}
 
 } // namespace
 
@@ -270,15 +233,18 @@ void add_codec_render_command(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<render_options>();
   CLI::App* const render = codec->add_subcommand(
       "render", "Request bodies to prompts: lines {\"family\", \"request\"} get a \"result\"");
-  render->add_option("--tokenizer", options->tokenizer_file,
+  render->add_option("--tokenizer", options->files.tokenizer,
                      "tokenizer.json, or the folder of a model; without it no ids are printed");
-  render->add_option("--input", options->input, "JSON lines; - is standard input")
-      ->capture_default_str();
-  render->add_option("--output", options->output, "JSON lines; - is standard output")
-      ->capture_default_str();
+  add_line_files(*render, options->files);
   render->add_flag("--strict-reference", options->strict_reference,
                    "exactly the reference encoding (doc/serving.md, deviations)");
-  render->callback([options, &exit_code] { exit_code = run_render(*options); });
+  render->callback([options, &exit_code] {
+    exit_code = run_lines(options->files, "codec render",
+                          [&](const tokenizer* words, std::istream& in, std::ostream& out) {
+                            return render_lines(words, codec_rules(options->strict_reference), in,
+                                                out, std::cerr);
+                          });
+  });
 }
 
 } // namespace di::launch

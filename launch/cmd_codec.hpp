@@ -6,7 +6,7 @@
 #include "engine/chat/json.hpp"
 #include "engine/chat/request_rules.hpp"
 #include "engine/text/tokenizer.hpp"
-#include "launch/cmd_tokenize.hpp"
+#include "launch/line_command.hpp"
 
 #include <iosfwd>
 

@@ -8,8 +8,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -246,43 +244,9 @@ void compare_runs(json& row, const std::vector<std::pair<std::string, json>>& fi
 }
 
 struct command_options {
-  std::string tokenizer_file, input = "-", output = "-";
+  line_files files;
   parse_settings settings;
 };
-
-int run_parse(const command_options& options) {
-  std::optional<tokenizer> words;
-  if (!options.tokenizer_file.empty()) {
-    std::filesystem::path path = options.tokenizer_file;
-    if (std::filesystem::is_directory(path))
-      path /= "tokenizer.json";
-    result<tokenizer> loaded = tokenizer::load(path);
-    if (!loaded.ok()) {
-      std::cerr << "dilaunch codec parse: " << loaded.error().render() << '\n';
-      return 2;
-    }
-    words = std::move(loaded).value();
-  }
-  std::ifstream in_file;
-  std::ofstream out_file;
-  if (options.input != "-")
-    in_file.open(options.input, std::ios::binary);
-  if (options.output != "-")
-    out_file.open(options.output, std::ios::binary);
-  if (!in_file || !out_file) {
-    std::cerr << "dilaunch codec parse: " << (in_file ? options.output : options.input)
-              << ": cannot be opened\n";
-    return 2;
-  }
-  std::ostream& out = options.output == "-" ? std::cout : out_file;
-  const line_counts counts = parse_lines(words ? &*words : nullptr, options.settings,
-                                         options.input == "-" ? std::cin : in_file, out, std::cerr);
-  if (!out) {
-    std::cerr << "dilaunch codec parse: " << options.output << ": writing failed\n";
-    return 5;
-  }
-  return counts.failed > 0 ? 5 : 0;
-}
 
 } // namespace
 
@@ -353,17 +317,19 @@ void add_codec_parse_command(CLI::App& app, int& exit_code) {
   CLI::App* const parse = codec->add_subcommand(
       "parse", "Model outputs to events and answers: lines {\"family\", \"request\", \"text\"} get "
                "\"events\" and \"final\"");
-  parse->add_option("--tokenizer", options->tokenizer_file,
+  parse->add_option("--tokenizer", options->files.tokenizer,
                     "tokenizer.json, or the folder of a model; needed for chunks of ids");
-  parse->add_option("--input", options->input, "JSON lines; - is standard input")
-      ->capture_default_str();
-  parse->add_option("--output", options->output, "JSON lines; - is standard output")
-      ->capture_default_str();
+  add_line_files(*parse, options->files);
   parse->add_flag("--strict-reference", options->settings.strict_reference,
                   "exactly the reference parser (doc/serving.md, deviations)");
   parse->add_flag("--stored-form", options->settings.stored_form,
                   "as stored vectors: call ids without their random part, responses cut");
-  parse->callback([options, &exit_code] { exit_code = run_parse(*options); });
+  parse->callback([options, &exit_code] {
+    exit_code = run_lines(options->files, "codec parse",
+                          [&](const tokenizer* words, std::istream& in, std::ostream& out) {
+                            return parse_lines(words, options->settings, in, out, std::cerr);
+                          });
+  });
 }
 
 } // namespace di::launch

@@ -9,8 +9,6 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <limits>
@@ -125,56 +123,18 @@ line_counts each_line(std::istream& in, std::ostream& out, std::ostream& errors,
 
 // What the command line gave; shared by the option parser and the callback.
 struct command_options {
-  std::string tokenizer_file, input = "-", output = "-";
+  line_files files;
   bool pieces = false;
 };
-
-using lines_function = std::function<line_counts(const tokenizer&, std::istream&, std::ostream&)>;
-
-int run_command(const command_options& options, const char* command, const lines_function& lines) {
-  std::filesystem::path path = options.tokenizer_file;
-  if (std::filesystem::is_directory(path))
-    path /= "tokenizer.json";
-  const result<tokenizer> words = tokenizer::load(path);
-  if (!words.ok()) {
-    std::cerr << "dilaunch " << command << ": " << words.error().render() << '\n';
-    return 2;
-  }
-  std::ifstream in_file;
-  std::ofstream out_file;
-  if (options.input != "-")
-    in_file.open(options.input, std::ios::binary);
-  if (options.output != "-")
-    out_file.open(options.output, std::ios::binary);
-  if (!in_file || !out_file) {
-    std::cerr << "dilaunch " << command << ": " << (in_file ? options.output : options.input)
-              << ": cannot be opened\n";
-    return 2;
-  }
-  std::ostream& out = options.output == "-" ? std::cout : out_file;
-  const line_counts counts = lines(*words, options.input == "-" ? std::cin : in_file, out);
-  if (!out) {
-    std::cerr << "dilaunch " << command << ": " << options.output << ": writing failed after "
-              << counts.done << " lines\n";
-    return 5;
-  }
-  if (counts.failed > 0)
-    std::cerr << "dilaunch " << command << ": " << counts.failed << " of "
-              << counts.failed + counts.done << " lines failed\n";
-  return counts.failed > 0 ? 5 : 0;
-}
 
 CLI::App* add_command(CLI::App& app, const char* name, const char* about,
                       const std::shared_ptr<command_options>& options) {
   CLI::App* command = app.add_subcommand(name, about);
   command
-      ->add_option("--tokenizer", options->tokenizer_file,
+      ->add_option("--tokenizer", options->files.tokenizer,
                    "tokenizer.json, or the folder of a model")
       ->required();
-  command->add_option("--input", options->input, "JSON lines; - is standard input")
-      ->capture_default_str();
-  command->add_option("--output", options->output, "JSON lines; - is standard output")
-      ->capture_default_str();
+  add_line_files(*command, options->files);
   return command;
 }
 
@@ -198,18 +158,18 @@ void add_tokenize_commands(CLI::App& app, int& exit_code) {
       app, "tokenize", "Text to token ids: lines {\"text\"} to {\"ids\", \"ids_plain\"}", options);
   to_ids->add_flag("--pieces", options->pieces, "also print the pieces within which merges happen");
   to_ids->callback([options, &exit_code] {
-    exit_code = run_command(*options, "tokenize",
-                            [&](const tokenizer& words, std::istream& in, std::ostream& out) {
-                              return tokenize_lines(words, options->pieces, in, out, std::cerr);
-                            });
+    exit_code = run_lines(options->files, "tokenize",
+                          [&](const tokenizer* words, std::istream& in, std::ostream& out) {
+                            return tokenize_lines(*words, options->pieces, in, out, std::cerr);
+                          });
   });
   CLI::App* to_text = add_command(
       app, "detokenize", "Token ids to text: lines {\"ids\"} to {\"text\", \"stream\"}", options);
   to_text->callback([options, &exit_code] {
-    exit_code = run_command(*options, "detokenize",
-                            [](const tokenizer& words, std::istream& in, std::ostream& out) {
-                              return detokenize_lines(words, in, out, std::cerr);
-                            });
+    exit_code = run_lines(options->files, "detokenize",
+                          [](const tokenizer* words, std::istream& in, std::ostream& out) {
+                            return detokenize_lines(*words, in, out, std::cerr);
+                          });
   });
 }
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "engine/text/tokenizer.hpp"
+#include "launch/line_command.hpp"
 
-#include <cstdint>
 #include <iosfwd>
 
 namespace CLI {
@@ -12,12 +12,6 @@ class App;
 }
 
 namespace di::launch {
-
-/// Lines of one run.
-struct line_counts {
-  std::uint64_t done = 0;
-  std::uint64_t failed = 0;
-};
 
 /// Encodes lines `{"text", ...}` into `{"id"?, "text", "ids", "ids_plain", "pieces"?}`.
 ///

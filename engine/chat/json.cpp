@@ -177,41 +177,8 @@ private:
 };
 
 void write_string(std::string& out, const std::string& text) {
-  static constexpr char hex[] = "0123456789abcdef";
   out += '"';
-  for (const char c : text) {
-    switch (c) {
-    case '"':
-      out += "\\\"";
-      break;
-    case '\\':
-      out += "\\\\";
-      break;
-    case '\b':
-      out += "\\b";
-      break;
-    case '\f':
-      out += "\\f";
-      break;
-    case '\n':
-      out += "\\n";
-      break;
-    case '\r':
-      out += "\\r";
-      break;
-    case '\t':
-      out += "\\t";
-      break;
-    default:
-      if (const auto byte = static_cast<unsigned char>(c); byte < 0x20) {
-        out += "\\u00";
-        out += hex[byte >> 4];
-        out += hex[byte & 15];
-      } else {
-        out += c;
-      }
-    }
-  }
+  out += json_escaped(text);
   out += '"';
 }
 
@@ -377,6 +344,46 @@ std::string prompt_json(const json& value, exponent_form exponents) {
 std::string constraint_json(const json& value) {
   std::string out;
   write_value(out, value, {",", ":", {-5, 16, false}});
+  return out;
+}
+
+std::string json_escaped(std::string_view text) {
+  static constexpr char hex[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(text.size() + 8);
+  for (const char c : text) {
+    switch (c) {
+    case '"':
+      out += "\\\"";
+      break;
+    case '\\':
+      out += "\\\\";
+      break;
+    case '\b':
+      out += "\\b";
+      break;
+    case '\f':
+      out += "\\f";
+      break;
+    case '\n':
+      out += "\\n";
+      break;
+    case '\r':
+      out += "\\r";
+      break;
+    case '\t':
+      out += "\\t";
+      break;
+    default:
+      if (static_cast<unsigned char>(c) < 0x20) {
+        out += "\\u00";
+        out += hex[(static_cast<unsigned char>(c) >> 4) & 15];
+        out += hex[static_cast<unsigned char>(c) & 15];
+      } else {
+        out += c;
+      }
+    }
+  }
   return out;
 }
 

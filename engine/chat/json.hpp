@@ -50,6 +50,9 @@ enum class exponent_form : std::uint8_t { python, shortest };
 /// @source   prompt encoding specification, section 6; V4 prompts have the shortest exponents
 std::string prompt_json(const json& value, exponent_form exponents = exponent_form::python);
 
+/// The text as it stands inside a JSON string, of prompts and of answers.
+std::string json_escaped(std::string_view text);
+
 /// The form of JSON in constraints: compact, floats shortest with at least one decimal.
 std::string constraint_json(const json& value);
 

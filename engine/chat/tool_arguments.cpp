@@ -36,46 +36,6 @@ bool is_bounded_json(std::string_view text, std::uint32_t levels) {
   return json::accept(text);
 }
 
-std::string json_escaped(std::string_view text) {
-  static constexpr char hex[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(text.size() + 8);
-  for (const char c : text) {
-    switch (c) {
-    case '"':
-      out += "\\\"";
-      break;
-    case '\\':
-      out += "\\\\";
-      break;
-    case '\b':
-      out += "\\b";
-      break;
-    case '\f':
-      out += "\\f";
-      break;
-    case '\n':
-      out += "\\n";
-      break;
-    case '\r':
-      out += "\\r";
-      break;
-    case '\t':
-      out += "\\t";
-      break;
-    default:
-      if (static_cast<unsigned char>(c) < 0x20) {
-        out += "\\u00";
-        out += hex[(static_cast<unsigned char>(c) >> 4) & 15];
-        out += hex[static_cast<unsigned char>(c) & 15];
-      } else {
-        out += c;
-      }
-    }
-  }
-  return out;
-}
-
 void tool_arguments::begin_call() {
   *this = tool_arguments{strict_};
 }

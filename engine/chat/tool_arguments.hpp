@@ -16,9 +16,6 @@ enum class value_form : std::uint8_t {
   unknown,  ///< the attribute is missing or says something else
 };
 
-/// The text as it stands inside a JSON string.
-std::string json_escaped(std::string_view text);
-
 /// Whether the text is JSON of at most `levels` levels: what may be parsed and written again
 /// without fear for the stack.
 bool is_bounded_json(std::string_view text, std::uint32_t levels = 200);
