@@ -21,7 +21,10 @@ result<void> local_launcher::start(const child_spec& child, std::uint64_t life, 
   options.detached = child.detached;
   options.life = life;
   options.listen = child.listen;
-  options.ended = std::move(ended);
+  options.ended = [host = host_, ended = std::move(ended)](const error& reason) {
+    if (!host->closing()) // else nobody is to start it again, or to give up over it
+      ended(reason);
+  };
   return host_->spawn(*types_, child.kind, child.path, child.config, std::move(options));
 }
 

@@ -29,7 +29,8 @@ public:
   using ended_fn = std::function<void(const error&)>;
 
   virtual ~child_launcher() = default;
-  /// Starts one life. `ended` is called once when it is gone, on any thread; not if start() fails.
+  /// Starts one life. `ended` is called once when it is gone, on any thread; not if start() fails,
+  /// nor for what ends because the whole process stops.
   virtual result<void> start(const child_spec& child, std::uint64_t life, ended_fn ended) = 0;
   /// Asks it to end; `ended` follows, by force if need be. Does not wait. An unknown life is
   /// ignored.

@@ -166,6 +166,11 @@ void system::stop(const address& path, const error& reason) {
       stop_shell(e.shell, reason);
 }
 
+bool system::closing() const {
+  const std::lock_guard lock{state_->guard};
+  return state_->closing;
+}
+
 bool system::stop_all(duration limit) {
   std::unique_lock lock{state_->guard};
   state_->closing = true;

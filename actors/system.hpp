@@ -56,6 +56,8 @@ public:
   /// Ends all, the youngest first, and waits; no actor can be spawned afterwards. @return false if
   /// some were left after `limit`
   bool stop_all(duration limit);
+  /// Whether stop_all() was called: what ends from now on ends as it should.
+  bool closing() const;
   std::vector<address> paths() const;
 
   metrics& counters() noexcept;

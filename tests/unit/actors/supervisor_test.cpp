@@ -133,6 +133,21 @@ TEST_F(supervisor_tree, gives_up_upward_with_the_last_reason) {
   EXPECT_TRUE(world.system.paths().empty()) << "its other children ended first";
 }
 
+TEST_F(supervisor_tree, hears_nothing_of_children_that_end_with_the_process) {
+  int ends = 0;
+  const auto child = spec("/s/a");
+  const auto end = [&](const di::error&) { ++ends; };
+  launcher->start(child, 1, end).value();
+  launcher->stop(child, 1, di::error{di::ec::cancelled, "test"});
+  world.run();
+  EXPECT_EQ(ends, 1);
+  launcher->start(child, 2, end).value();
+  (void)world.system.stop_all(0s); // it runs below
+  world.run();
+  EXPECT_TRUE(world.system.paths().empty());
+  EXPECT_EQ(ends, 1) << "a supervisor would start it again, or give up";
+}
+
 TEST_F(supervisor_tree, waits_out_the_backoff) {
   auto child = spec("/s/a");
   child.restart.backoff_first = child.restart.backoff_max = 1s;
