@@ -13,7 +13,7 @@ namespace {
 // Measured on Debian 12, x86-64, on the demo model at EP 1, 4 and 8; tests/e2e/memory_test.py
 // compares.
 /// Writable pages of program and libraries, heap and stacks of a rank that serves.
-constexpr std::uint64_t program_bytes = 3072U << 10U;
+constexpr std::uint64_t program_bytes = 3840U << 10U;
 constexpr std::uint64_t thread_bytes = 64U << 10U;
 /// Sockets, buffers and book-keeping of one other process.
 constexpr std::uint64_t peer_bytes = 220U << 10U;
