@@ -146,7 +146,7 @@ private:
   bool answer_known(const proto::open_request& m, outbox& out);
   void attach(request& r, const address& gateway, const std::vector<std::uint32_t>& from,
               instant now, outbox& out);
-  void detach(request& r, duration linger, instant now, outbox& out);
+  void detach(request& r, instant now, outbox& out);
   template <class F>
   void detach_all(F&& of, instant now, outbox& out);
   void detached_too_long(request& r, instant now, outbox& out);

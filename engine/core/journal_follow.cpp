@@ -171,17 +171,17 @@ result<proto::recorded_request> journal_core::on(const proto::get_request& m, in
   return answer;
 }
 
-/// Nobody follows it. @param linger  it goes on, or is kept, for so long; 0: it ends now
+/// Nobody follows it: it goes on, or is kept, for detached_ms; 0: it ends now.
 /// @post it may be gone
-void journal_core::detach(request& r, duration linger, instant now, outbox& out) {
+void journal_core::detach(request& r, instant now, outbox& out) {
   if (r.detached || r.keep)
     return;
   reached("journal.detaches");
   out.count("di_journal_requests_detached_total");
   r.detached = true;
-  r.lingers = linger > duration{} && !r.stored;
+  r.lingers = r.detached_ms > 0 && !r.stored;
   if (r.lingers)
-    out.arm({detached_due, r.spec.request.v}, linger);
+    out.arm({detached_due, r.spec.request.v}, deadline_span(r.detached_ms));
   else if (!r.closed)
     close(r, client_left, true, now, out);
   forget_if_done(r, now);
@@ -195,7 +195,7 @@ void journal_core::detach_all(F&& of, instant now, outbox& out) {
       lost.push_back(id);
   for (const request_id id : lost)
     if (request* const r = find(id)) // one before it may have evicted it from what is kept
-      detach(*r, std::chrono::milliseconds{r->detached_ms}, now, out);
+      detach(*r, now, out);
 }
 
 void journal_core::detached_too_long(request& r, instant now, outbox& out) {
@@ -212,7 +212,7 @@ void journal_core::detached_too_long(request& r, instant now, outbox& out) {
 result<void> journal_core::on(const proto::detach_request& m, instant now, outbox& out) {
   request* r = find(m.request);
   if (r && (m.gateway.empty() || r->spec.gateway == m.gateway))
-    detach(*r, std::chrono::milliseconds{r->detached_ms}, now, out);
+    detach(*r, now, out);
   return {};
 }
 
@@ -340,7 +340,7 @@ void journal_core::resume_following(instant now, outbox& out) {
       r->lingers = true;
       out.arm(
           {detached_due, r->spec.request.v},
-          std::max<duration>(options_.orphaned_after, std::chrono::milliseconds{r->detached_ms}));
+          std::max<duration>(options_.orphaned_after, deadline_span(r->detached_ms)));
     }
   }
 }

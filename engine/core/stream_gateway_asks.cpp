@@ -143,8 +143,10 @@ result<void> stream_gateway_core::on_answer(std::uint64_t tag, const result<parc
     refuse(done, is_final(answer.error().code)
                      ? answer.error()
                      : error{ec::unavailable, "JOURNAL: " + answer.error().render()});
-    if (done.what == kind::attach)
+    if (done.what == kind::attach) {
       drop(done.request, out);
+      open_more(now, out);
+    }
     return {};
   }
   if (done.what == kind::attach || done.what == kind::follow) {

@@ -161,6 +161,18 @@ TEST_F(stream_gateway, opens_no_more_than_its_window_and_refuses_beyond_its_queu
     EXPECT_EQ(m.request, request_id{1});
 }
 
+TEST_F(stream_gateway, opens_what_waits_when_an_attach_fails) {
+  open(1);
+  open(2);
+  core->submit(opening(3), now, out); // waits: the window is full
+  core->attach(7, request_id{1}, {0}, now, out);
+  const std::uint64_t tag = asked();
+  out.take();
+  ASSERT_TRUE(core->on_answer(tag, fail(ec::bad_argument, "no"), now, out));
+  core->check();
+  EXPECT_EQ(sent<proto::open_request>(out).size(), 1U);
+}
+
 TEST_F(stream_gateway, who_leaves_a_request_that_may_go_on_only_detaches_it) {
   core->submit(opening(1, 1'000), now, out);
   core->leave(request_id{1}, now, out);
