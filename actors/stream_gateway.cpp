@@ -173,7 +173,6 @@ void stream_gateway_actor::carry_out(submit_order& o, instant now, outbox& out) 
   listeners_[id] = std::move(o.listener);
   proto::open_request m;
   m.spec = std::move(o.order.spec);
-  m.keep = o.order.keep;
   m.note = std::move(o.order.note);
   m.dedup = std::move(o.order.dedup);
   m.dedup_digest = std::move(o.order.dedup_digest);

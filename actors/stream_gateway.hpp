@@ -23,7 +23,6 @@ struct stream_order {
   std::uint64_t keep_ms = 0; ///< [ms] kept after its end: for get, attach and dedup
   /// [ms] goes on without a client, and is kept after its end at least; 0: cancelled at once
   std::uint64_t detached_ms = 0;
-  bool keep = false; ///< until answer_delivered; batch only
 };
 
 /// Gets what happens to a request. Called on the actor's thread (by a closed desk: on the

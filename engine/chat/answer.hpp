@@ -42,8 +42,7 @@ struct answer_recipe {
   /// Version 1. Bytes that from_json takes back to an equal recipe.
   std::string to_json() const;
 
-  /// @errors   ec::bad_format (not such an object; names the key), ec::unsupported (another
-  /// version)
+  /// @errors   ec::bad_format: not such an object (names the key), or another version
   static result<answer_recipe> from_json(std::string_view text);
 };
 

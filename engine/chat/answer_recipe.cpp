@@ -18,9 +18,9 @@ constexpr std::array<std::string_view, 5> stage_words{
     "answer", "reasoning", "reasoning_continuation", "answer_continuation", "tool_calls"};
 
 // Takes fields out of an object and remembers the first that is missing or of another type.
-class field_reader {
+class recipe_reader {
 public:
-  explicit field_reader(const json& object) : object_{object} {}
+  explicit recipe_reader(const json& object) : object_{object} {}
 
   template <class T>
   void take(const char* key, T& out) {
@@ -89,7 +89,7 @@ json parsing_json(const parse_options& p) {
 }
 
 void read_parsing(const json& object, parse_options& p, std::string& problem) {
-  field_reader in{object};
+  recipe_reader in{object};
   in.take_word("begins", stage_words, p.begins);
   in.take("tool_calls", p.tool_calls);
   in.take("json", p.json);
@@ -127,7 +127,7 @@ result<answer_recipe> answer_recipe::from_json(std::string_view text) {
     return fail(ec::bad_format, "answer recipe of {} bytes is no JSON object", text.size());
   answer_recipe out;
   std::int64_t found = 0;
-  field_reader fields{in};
+  recipe_reader fields{in};
   fields.take("v", found);
   if (!fields.problem().empty() || found != version)
     return fail(ec::bad_format, "answer recipe has version {}, this build reads {}", found,

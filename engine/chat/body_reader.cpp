@@ -3,7 +3,6 @@
 
 #include "messaging/base/utf8.hpp"
 
-#include <cmath>
 
 namespace di::engine {
 namespace {

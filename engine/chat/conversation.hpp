@@ -29,7 +29,7 @@ struct call_of_history {
   std::optional<json> object; ///< the arguments as a value, if the protocol carries one
 };
 
-/// What a tool answered to one call.
+/// One message of a conversation, of any role.
 struct chat_message {
   chat_role role = chat_role::user;
   std::vector<content_part> parts;      ///< joined by two line feeds; none: the empty text

@@ -4,7 +4,6 @@
 #include "engine/chat/strict_schema.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace di::engine {
 namespace {
@@ -256,7 +255,6 @@ prepare_outcome finish_request(request_draft&& draft, std::string_view no_json_t
   if (talk.thinking)
     out.effort = talk.effort;
   out.tool_choice = draft.choice;
-  out.tool_name = draft.tool_name;
   out.response_format = draft.format;
   out.parsing.tool_calls = !talk.tools.empty();
   out.parsing.json = draft.format == response_format_kind::json_object;

@@ -240,7 +240,6 @@ message_blocks read_message_blocks(const json& value, const body_place& at, std:
     fields.wrong("content", fmt::format("expected a string or a list, found {}", found(*content)));
     return out;
   }
-  out.is_list = true;
   out.empty_list = content->empty();
   const body_place list = fields.place("content");
   for (std::size_t i = 0; i < content->size() && !context.problems.any(); ++i)

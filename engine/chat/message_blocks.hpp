@@ -12,7 +12,7 @@ struct message_blocks {
   std::vector<chat_message> results; ///< in the order given
   std::size_t leading_results = 0;   ///< of them: those before any other block
   bool others = false;               ///< a block that is no tool result was seen
-  bool is_list = false, empty_list = false;
+  bool empty_list = false;
   bool thinking_of_user = false;
 };
 

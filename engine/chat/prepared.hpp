@@ -81,7 +81,6 @@ struct prepared_request {
   bool thinking = false;
   std::optional<effort_level> effort; ///< none: thinking is off
   tool_choice_kind tool_choice = tool_choice_kind::automatic;
-  std::string tool_name; ///< of tool_choice named
   response_format_kind response_format = response_format_kind::text;
   bool parallel_tool_calls = true;
   bool echo = false;                     ///< completions: the prompt comes before the answer

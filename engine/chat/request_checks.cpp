@@ -4,7 +4,6 @@
 #include "engine/chat/strict_schema.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 

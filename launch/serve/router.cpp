@@ -211,13 +211,13 @@ http::answer router::format(const http::refusal& r) const {
 }
 
 std::optional<http::answer> router::check_head(const http::request& head) const {
+  if (head.method == "OPTIONS" || head.method == "GET" || head.method == "HEAD")
+    return std::nullopt; // no body to save: the handler says it and the connection stays
   const auto m = find(head.method, head.path);
-  if (head.method == "OPTIONS")
-    return std::nullopt;
   std::shared_ptr<const key_grant> who;
   const auto no = objection(head, m, who);
-  if (!no || head.method == "GET" || head.method == "HEAD")
-    return std::nullopt; // no body to save: the handler says it and the connection stays
+  if (!no)
+    return std::nullopt;
   return refusal_answer(&head, *no, no->status == 405 ? m.allowed : std::string{});
 }
 

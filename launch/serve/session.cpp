@@ -55,8 +55,10 @@ void session::take(std::size_t p, proto::tokens_released m) {
   auto& c = s.choices[at];
   if (c.last_came)
     return;
-  if (part.cached_tokens == 0)
+  if (part.cached_tokens == 0 && m.cached_tokens > 0) {
     part.cached_tokens = m.cached_tokens;
+    call_->record.cached_tokens += m.cached_tokens;
+  }
   if (call_->record.first_token_us == 0 && !m.tokens.empty())
     call_->record.first_token_us =
         static_cast<std::uint64_t>((home_.world().now() - call_->began).count() / 1'000);
@@ -133,7 +135,7 @@ bool session::advance(choice_state& c) {
     }
     const auto id = piece.tokens[i];
     const auto* logprob = i < piece.logprobs.size() ? &piece.logprobs[i] : nullptr;
-    if (may_end(part.spec.sampling, settings_->model, id)) {
+    if (may_end(part.sampling, settings_->model, id)) {
       c.held = id;
       c.held_logprob = logprob != nullptr ? std::optional{*logprob} : std::nullopt;
     } else {
@@ -226,7 +228,7 @@ bool session::begin_stream() {
   auto h = home_.headers(*call_);
   for (const auto& [name, value] : http::sse_headers())
     h.set(name, value);
-  h.set("x-di-seed", std::to_string(s.parts.empty() ? 0 : s.parts[0].spec.sampling.seed));
+  h.set("x-di-seed", std::to_string(s.parts.empty() ? 0 : s.parts[0].sampling.seed));
   call_->record.status = 200;
   if (!call_->client->begin_stream(200, std::move(h)))
     return false;
@@ -280,10 +282,6 @@ void session::tick() {
   });
 }
 
-void session::stop(const api_error& why) {
-  call_->client->post([self = shared_from_this(), why] { self->fail(why); });
-}
-
 // --- the end ----------------------------------------------------------------------------------
 
 void session::complete() {
@@ -291,7 +289,7 @@ void session::complete() {
   if (!s.what.stream) {
     s.now = state::phase::done;
     http::header_list extra;
-    extra.add("x-di-seed", std::to_string(s.parts[0].spec.sampling.seed));
+    extra.add("x-di-seed", std::to_string(s.parts[0].sampling.seed));
     home_.answer(*call_, 200, whole_body(), std::move(extra));
     return done();
   }

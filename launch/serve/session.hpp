@@ -84,8 +84,6 @@ public:
   void tick();
   /// Lets go of the service, which ends; the HTTP server has stopped.
   void abandon();
-  /// Ends it with an error; for a gateway that stops. Any thread.
-  void stop(const api_error& why);
 
 private:
   class listener;

@@ -26,7 +26,7 @@ public:
     post([request, same](session& s, std::size_t part) { s.known(part, request, same); });
   }
   void tokens(const proto::tokens_released& m) override {
-    post([m](session& s, std::size_t part) { s.take(part, m); });
+    post([m = m](session& s, std::size_t part) mutable { s.take(part, std::move(m)); });
   }
   void ended(const proto::choice_end& why, std::uint32_t ask_again_ms) override {
     post([why, ask_again_ms](session& s, std::size_t part) { s.ended(part, why, ask_again_ms); });
@@ -35,7 +35,7 @@ public:
 private:
   template <class Work>
   void post(Work work) {
-    client_->post([me = shared_from_this(), work = std::move(work)] {
+    client_->post([me = shared_from_this(), work = std::move(work)]() mutable {
       auto& s = *me->home_;
       if (s.state_->now != state::phase::done && s.state_->parts[me->part_].ear == me)
         work(s, me->part_);
@@ -100,7 +100,7 @@ void session::submit(generation what) {
     auto recipe = g.recipe;
     if (i < g.echoes.size())
       recipe.echo_text = g.echoes[i];
-    part.spec = g.spec;
+    part.sampling = g.spec.sampling;
     actors::stream_order order;
     order.spec = g.spec;
     order.spec.prompt = std::move(g.prompts[i]);
@@ -162,8 +162,8 @@ void session::follow(std::size_t p, session_note note, proto::recorded_request r
   part.request = record.request;
   part.prompt_tokens = record.spec.prompt.size();
   part.cached_tokens = record.cached_tokens;
-  part.spec = record.spec;
-  part.spec.prompt.clear();
+  call_->record.cached_tokens += record.cached_tokens;
+  part.sampling = record.spec.sampling;
   if (part.choices != record.choices.size())
     return fail(make_error(500, "the recorded request has another number of choices"));
   if (p == 0) {

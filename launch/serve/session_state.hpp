@@ -43,12 +43,11 @@ struct session::choice_state {
 struct session::part_state {
   request_id request; ///< 0: not known (any more)
   std::shared_ptr<listener> ear;
-  std::vector<token_id> prompt;
   std::shared_ptr<const engine::answer_recipe> recipe;
   std::size_t first_choice = 0, choices = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0;
-  proto::request_spec spec; ///< without prompt
-  bool closed = false;      ///< nothing more comes from the desk
+  proto::sampling_params sampling;
+  bool closed = false; ///< nothing more comes from the desk
 };
 
 struct session::state {
