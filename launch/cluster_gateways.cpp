@@ -192,11 +192,11 @@ void cluster::reload() {
   std::ifstream file{o_.config.file, std::ios::binary};
   std::stringstream text;
   text << file.rdbuf();
-  const auto read = load_topology(o_.config.file, o_.sets);
-  if (!file || !read.ok())
-    return log_.tell(
-        fmt::format("reload: {}; everything stays as it was",
-                    read.ok() ? o_.config.file + " cannot be read" : read.error().what));
+  const auto read = read_topology(text.str(), o_.config.file, o_.sets);
+  if (!file || !read.value)
+    return log_.tell(fmt::format("reload: {}; everything stays as it was",
+                                 !file ? o_.config.file + " cannot be read"
+                                       : render(read.problems, o_.config.file, o_.sets)));
   node_word word;
   word.kind = node_word_kind::reload;
   word.what = text.str();

@@ -20,7 +20,7 @@ struct gateway_limits {
   std::uint32_t choices = 0;          ///< n of one request
   std::uint32_t stop = 0;             ///< stop strings of one request
   std::uint32_t max_tokens = 0;       ///< [tokens] of one choice; 0: what the context holds
-  std::uint32_t queue = 0;            ///< requests open at a time, each gateway; more get 429
+  std::uint32_t queue = 0;            ///< requests open at a time, each gateway; more get 503
   std::uint64_t stored_bytes = 0;     ///< journal: requests kept after their end; oldest go first
 };
 
