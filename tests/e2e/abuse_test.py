@@ -5,7 +5,6 @@ From public bug reports and the list of what is worth fuzzing (doc/serving.md ha
 abuse_test.py <dilaunch> <source folder> [NAME...]
 """
 import json
-import os
 import socket
 import sys
 import time
@@ -85,14 +84,9 @@ def post(body, *headers, path=CHAT, length=None):
 
 
 def memory_mib(s):
-    """[MiB] resident in the gateway."""
-    for pid in os.listdir("/proc"):
-        try:
-            if pid.isdigit() and s.runtime.encode() in open(f"/proc/{pid}/environ", "rb").read() and b"gateway" in open(f"/proc/{pid}/cmdline", "rb").read():
-                return int(open(f"/proc/{pid}/statm").read().split()[1]) * 4 / 1024
-        except OSError:
-            continue
-    raise AssertionError("no gateway process")
+    """[MiB] that the gateway had resident at most."""
+    with open(f"/proc/{s.processes()['gateway 0']}/status") as f:
+        return int(next(line for line in f if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 # --- lengths and bodies -------------------------------------------------------------------------
@@ -103,7 +97,7 @@ def r09_bodies_that_lie_or_are_huge(s):
     expect(r.status() == 413, r.got[:200])
     chunked = Raw(s).say(post(b"", "Transfer-Encoding: chunked", length=False))
     try:
-        for _ in range(64):
+        for _ in range(256):
             chunked.say(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
     except OSError:
         pass
@@ -118,7 +112,7 @@ def r09_bodies_that_lie_or_are_huge(s):
     expect(two.status() == 400, two.got[:100])
     both = Raw(s).say(post(b"0\r\n\r\n", "Transfer-Encoding: chunked"))
     expect(both.status() == 400, both.got[:100])
-    expect(memory_mib(s) < before + 200, f"{before} -> {memory_mib(s)} MiB")
+    expect(memory_mib(s) < before + 150, f"{before} -> {memory_mib(s)} MiB")
     lives(s)
 
 
@@ -157,7 +151,7 @@ def addresses_in_images(s):
     for url in (f"http://127.0.0.1:{port}/x.png", f"http://localhost:{port}/", "http://169.254.169.254/latest/meta-data", "file:///etc/passwd", f"http://[::1]:{port}/", "gopher://x"):
         content = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": url}}]
         expect(status_of(s, {**asking(), "messages": [{"role": "user", "content": content}]}) in (200, 400), url)
-        expect(status_of(s, {"model": "demo", "max_output_tokens": 2, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}, path=RESPONSES) in (200, 400), url)
+        expect(status_of(s, {"model": "demo", "max_output_tokens": 2, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}, path=RESPONSES) == 400, url)
     try:
         trap.accept()
         raise AssertionError("an address inside was asked for an image")
@@ -185,9 +179,9 @@ def slow_senders(s):
     lives(s)
     expect(time.monotonic() - began < 10, "others waited")
     for r in slow:
-        expect(b" 200 " not in r.rest()[:40], r.got[:60])  # 408 or just closed
+        expect(b" 408 " in r.rest()[:40], r.got[:60])
     late = Raw(s).say(post(b'{"model":', length=500))
-    expect(b" 200 " not in late.rest()[:40], late.got[:60])
+    expect(b" 408 " in late.rest()[:40], late.got[:60])
     lives(s)
 
 

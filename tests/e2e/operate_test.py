@@ -81,7 +81,9 @@ def kills_and_shows(up):
     status, _, body = up.ask("POST", "/admin/kill", {"rank": 2}, port=up.admin_port)
     expect(status == 200 and body["ok"], f"{status}: {body}")
     seen = []
+    end = time.monotonic() + 30
     while not any("rank 2 died" in e for e in seen):
+        expect(time.monotonic() < end, "no word of the death")
         event = feed.next()
         expect(event is not None, "the feed ended")
         if event.name == "log":
@@ -117,6 +119,7 @@ def survives_control(up):
     health = []
     until(lambda: health.append(up.ask("GET", "/health", port=up.admin_port)) or health[-1].json()["control"] == "up" or None)
     expect(all(h.status == 200 for h in health), f"{[h.body for h in health]}")
+    expect(any(h.json()["control"] == "restarting" for h in health), "it never said that control is away")
     until(lambda: up.ask("GET", "/admin/status", port=up.admin_port).status == 200 or None)
     until(lambda: total(metrics(up, up.admin_port), "di_control_up") == 1 or None)
     now = metrics(up, up.ports[0])

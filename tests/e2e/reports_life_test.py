@@ -99,6 +99,8 @@ def r16_r17_speculation():
     for speculation in ("off", "fixed:2"):
         with serving(1, f"roles.decode.speculation={speculation}") as s:
             answers.append((good(s, CHAT, body)["choices"], good(s, CHAT, mode)["choices"], text_of(list(s.stream(CHAT, {**body, "stream": True})))))
+            if speculation != "off":
+                s.until("drafts were verified", lambda: "\ndi_rank_drafts_verified_total " in s.ask("GET", "/metrics", port=s.admin_port).body.decode())
     expect(answers[0] == answers[1], "drafts changed an answer or its log probabilities")
     entries = answers[1][0][0]["logprobs"]["content"]
     expect(len(entries) == 48 and any(e["logprob"] < -1e-6 for e in entries), entries[:3])
@@ -137,13 +139,14 @@ def r30_a_worker_that_hangs():
         began = time.monotonic()
         want = good(s, CHAT, body)["choices"][0]["message"]["content"]
         usual = time.monotonic() - began
+        victim = s.processes()["rank 1"]
         st = s.stream(CHAT, {**body, "stream": True})
         first = [e for _, e in zip(range(20), st)]
-        victim = s.processes()["rank 1"]
         os.kill(victim, signal.SIGSTOP)
         hung = time.monotonic()
         rest = list(st)
         took = time.monotonic() - hung
+        expect(took > 0.25, f"it was over before the rank was stopped: {took} s")  # supervisor.stuck_after
         expect(rest[-1].data == "[DONE]" and text_of(first + rest) == want, "other text than undisturbed")
         expect(good(s, CHAT, body)["choices"][0]["message"]["content"] == want, "the next one differs")
         s.until("the stopped process is gone", lambda: not alive(victim), 10)

@@ -102,6 +102,7 @@ def slow_readers(s):
     expect(s.post(chat, ask_chat()).status == 200, "another waits for the slow reader")
     s.until("its generation is over, or its tokens wait", lambda: any(v > 0 for k, v in s.metrics().items() if "slow" in k), 120)
     whole = s.post(chat, {**body, "stream": False}).json()["choices"][0]["message"]["content"]
+    c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)  # it was slow for long enough
     events = list(slow)
     slow.close()
     expect(events[-1].data == "[DONE]" and text_of(events) == whole, f"{len(events)} events")

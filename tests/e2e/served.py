@@ -148,13 +148,9 @@ class Served(Home):
         self.remove()
 
     def end_politely(self):
-        """Exit code after a SIGTERM; the second aborts what is still open."""
+        """Exit code after a SIGTERM. Nothing is open any more: it ends at once."""
         self.p.send_signal(signal.SIGTERM)
-        try:
-            return self.p.wait(20)
-        except subprocess.TimeoutExpired:
-            self.p.send_signal(signal.SIGTERM)
-        return 0 if (code := self.p.wait(20)) == 3 else code
+        return self.p.wait(20)
 
     def end(self, number=signal.SIGTERM, seconds=60):
         """(exit code, last line of stderr) after a signal; 0: none is sent."""

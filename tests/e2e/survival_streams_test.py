@@ -91,8 +91,8 @@ def streams(s, label, hurt=None):
     for c in clients:
         c.begun.wait(60)
     if hurt:
-        expect(any(c.is_alive() for c in clients), "all streams had ended before anything was hurt")
         hurt()
+        expect(any(c.is_alive() for c in clients), "all streams had ended before anything was hurt")
     for c in clients:
         c.join(120)
         expect(not c.is_alive(), f"client {c.key} still waits after {len(c.events)} events\n{s.log()[-4000:]}")

@@ -35,10 +35,12 @@ def whole_answers_survive(s, victim, want):
     def one(i):
         answers[i] = s.post(chat, ask_chat(i))
     threads = [threading.Thread(target=one, args=(i,)) for i in range(len(want))]
+    pid = s.processes()[victim]
     for t in threads:
         t.start()
     s.until("all are open", lambda: s.ask("GET", "/load").json()["server_load"] == len(want))
-    os.kill(s.processes()[victim], signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    expect(any(t.is_alive() for t in threads), "all had ended before the blow")
     for t in threads:
         t.join(90)
     expect([content(a) for a in answers] == want, f"{victim}: answers differ")
