@@ -31,6 +31,7 @@ constexpr std::array all{
     "journal.refuses_commit"sv,
     "journal.releases_again"sv,
     "journal.resumes_detached"sv,
+    "keeper.ends_unheard_life"sv,
     "keeper.fences"sv,
     "membership.hears_of_hang"sv,
     "membership.loses_joiner"sv,

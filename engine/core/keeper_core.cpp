@@ -103,6 +103,10 @@ void keeper_core::look(kept& k, bool first, instant now, outbox& out) {
 
 void keeper_core::on(const proto::member_lost& m, instant now, outbox& out) {
   auto* k = find(m.rank);
+  if (k && k->life.v == 0 && k->over != m.life) {
+    lost_unheard(*k, m.life, m.reason, now, out);
+    return proceed(now, out);
+  }
   if (!k || (k->life != m.life && k->over != m.life)) {
     out.count("di_keeper_stale_facts_total");
     return;
@@ -141,7 +145,7 @@ void keeper_core::on(const proto::process_ready& m, instant now, outbox& out) {
     return;
   }
   const bool coming = k->state == kept_state::starting || k->state == kept_state::proving;
-  if (coming && (k->life == p.life || k->life.v == 0)) {
+  if (coming && p.life != k->unheard && (k->life == p.life || k->life.v == 0)) {
     k->life = p.life; // the node's own answer may be lost
     k->asked = 0;
     k->ready = {p.rank, p.node, p.life, p.prefix};

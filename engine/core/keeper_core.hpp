@@ -123,6 +123,7 @@ private:
     bool blameless = false;   ///< fenced: its end is no strike (restart_smaller)
     incarnation life{};       ///< of its process; 0: none, or not known yet
     incarnation over{};       ///< its last life that ended
+    incarnation unheard{};    ///< lost by MEMBERSHIP, never known here; may still run. 0: none
     proto::view_member ready; ///< admitting: as it announced itself
     instant due{};            ///< start, deadline of the state, or end of quarantine
     instant again{};          ///< next kill_rank, admit_member, dismiss_member or get_rank
@@ -150,6 +151,7 @@ private:
   bool joining_now() const;
   // The ways of one rank (keeper_ways.cpp).
   void look(kept& k, bool first, instant now, outbox& out);
+  void lost_unheard(kept& k, incarnation life, const std::string& reason, instant now, outbox& out);
   void exited(kept& k, const std::string& words, instant now, outbox& out);
   void strike(kept& k, instant now, outbox& out);
   void dismiss(kept& k, instant now, outbox& out);

@@ -10,6 +10,19 @@
 
 namespace di::engine {
 
+/// The last view of an earlier control process had a life that was not there when this one began.
+/// It may be gone, or hang: a start will tell.
+void keeper_core::lost_unheard(kept& k, incarnation life, const std::string& reason, instant now,
+                               outbox& out) {
+  k.last_reason = reason;
+  if (k.state == kept_state::waiting || k.state == kept_state::starting) {
+    k.unheard = life;
+    return;
+  }
+  k.life = life; // nobody starts it: it is ended like one that was known
+  fence(k, reason, now, out);
+}
+
 void keeper_core::exited(kept& k, const std::string& words, instant now, outbox& out) {
   const bool ordered = k.state == kept_state::leaving;
   const bool excused = ordered || k.blameless;
@@ -105,12 +118,18 @@ void keeper_core::start(kept& k, instant now, outbox& out) {
 void keeper_core::start_answered(kept& k, const result<parcel>& answer, instant now, outbox& out) {
   if (const auto* started = answer ? answer->as<proto::rank_started>() : nullptr) {
     k.life = started->life;
+    k.unheard = {};
     k.state = kept_state::proving;
     return;
   }
   const auto why = answer ? error{ec::internal, "an unknown answer"} : answer.error();
   k.last_reason = fmt::format("node {} did not start it: {}", k.home.node.v, why.render());
   last_reason_ = fmt::format("rank {}: {}", k.home.rank.v, k.last_reason);
+  if (why.code == ec::duplicate && k.unheard.v != 0) {
+    reached("keeper.ends_unheard_life");
+    k.life = std::exchange(k.unheard, incarnation{});
+    return fence(k, "the group had lost it before control started again", now, out);
+  }
   if (why.code == ec::duplicate) // its last process is not reaped yet
     return rest(k, now + hold_off(k, now), out);
   strike(k, now, out);

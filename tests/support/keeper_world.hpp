@@ -80,7 +80,7 @@ public:
     proto::group_formed g;
     g.version = epoch{1};
     for (const auto& [r, p] : processes)
-      if (p.alive)
+      if (p.alive && !silent.contains(r))
         g.processes.push_back(entry(r, p.life));
     post("/control/keeper", g);
     post("/control/membership", g);
@@ -112,6 +112,11 @@ public:
              proto::rank_exited{rank_id{r}, node_id{r % 2}, life, 0, 9, "killed by signal 9"});
       });
     });
+  }
+  /// A rank that was silent announces itself to DIRECTORY.
+  void comes_back_late(std::uint32_t r) {
+    silent.erase(r);
+    post("/control/keeper", proto::process_ready{entry(r, processes[r].life)});
   }
   void stuck(std::uint32_t r) {
     const auto life = processes[r].life;
@@ -165,6 +170,7 @@ public:
   instant now = instant{} + 1s;
   bool duplicates = false;
   std::set<std::uint32_t> broken;  ///< ranks whose processes die while they load
+  std::set<std::uint32_t> silent;  ///< ranks that hang: DIRECTORY does not hear of them
   std::set<std::uint32_t> slow;    ///< ranks that never finish loading
   std::set<std::uint32_t> unready; ///< nodes that refuse to start anything
   bool journal_answers = true;

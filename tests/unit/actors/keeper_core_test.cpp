@@ -377,6 +377,38 @@ TEST(keeper, ends_processes_that_were_not_in_the_last_view) {
   EXPECT_EQ(w.members().size(), 4U);
 }
 
+TEST(keeper, ends_a_process_that_hung_while_control_started_again) {
+  for (const bool rejoin : {true, false}) {
+    keeper_world_options o;
+    o.more = [&](di::engine::keeper_options& k) { k.rejoin = rejoin; };
+    keeper_world w{o};
+    const auto hung = w.processes[2].life;
+    w.silent = {2};
+    w.restart_control();
+    w.run_for(50ms);
+    EXPECT_EQ(w.members(), (ranks{0, 1, 3}));
+    EXPECT_TRUE(w.reaped.contains(hung.v));
+    w.run_for(10s);
+    EXPECT_EQ(w.members().size(), rejoin ? 4U : 3U);
+    EXPECT_EQ(w.starts[2].size(), rejoin ? 1U : 0U);
+  }
+}
+
+TEST(keeper, does_not_admit_a_life_that_hung_while_control_started_again) {
+  keeper_world w{{}};
+  const auto hung = w.processes[2].life;
+  w.silent = {2};
+  w.unready = {0}; // node 0 answers no start yet
+  w.restart_control();
+  w.run_for(2ms);
+  w.comes_back_late(2);
+  w.run_for(50ms);
+  w.unready = {};
+  w.run_for(1min);
+  EXPECT_EQ(w.members().size(), 4U);
+  EXPECT_NE(w.processes[2].life, hung);
+}
+
 TEST(membership, numbers_views_past_what_a_process_has_seen) {
   di::engine::membership_core core{{}};
   di::outbox out;
