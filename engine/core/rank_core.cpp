@@ -65,6 +65,9 @@ result<void> rank_core::admissible(const proto::assign_request& m) const {
   if (round_up(length, kv_->page_tokens()) > kv_->tokens_total())
     return fail(ec::kv_exhausted, "request {} needs KV for {} tokens, rank {} has room for {}", id,
                 length, options_.rank.v, kv_->tokens_total());
+  if (spec.sampling.n > options_.waiting_max)
+    return fail(ec::limit_exceeded, "request {}: n={}, at most {} sequences may wait in a rank", id,
+                spec.sampling.n, options_.waiting_max);
   if (waiting_.size() + spec.sampling.n > options_.waiting_max)
     return fail(ec::unavailable, "rank {} has {} sequences waiting, at most {} may",
                 options_.rank.v, waiting_.size(), options_.waiting_max);

@@ -13,10 +13,6 @@
 
 namespace di::engine {
 
-namespace {
-constexpr std::uint64_t for_ever = ~std::uint64_t{0};
-} // namespace
-
 scheduler_core::scheduler_core(scheduler_options options)
     : options_{std::move(options)},
       queue_{options_.priority_step},
@@ -271,13 +267,13 @@ result<void> scheduler_core::on(const proto::assignment_refused& m, instant now,
     forget(requests_.find(m.request), out);
   } else {
     unassign(*r);
-    // What is too large for a rank stays so; what was refused for another reason may be tried again
-    // once the rank's state has changed. Who knows another view than this does not mean the
-    // request.
+    // What is too large for a rank stays so; what was refused for another reason is tried again
+    // once the rank's state has changed, or later if its report was lost. Who knows another view
+    // than this does not mean the request.
+    const auto report = entry_of(m.rank, m.life)->load.report;
     r->refused_by[m.rank] = {
-        m.life, m.code == ec::kv_exhausted ? for_ever : entry_of(m.rank, m.life)->load.report,
-        stale};
-    r->refusals += stale ? 0 : 1;
+        m.life, m.code == ec::kv_exhausted ? request::refusal::for_ever : report, stale, now};
+    arm(out);
     r->what.placed_life = {}; // whoever was named has it not
     r->last_refusal = {m.code, m.what};
     queue_.put_back(r->place);
@@ -333,8 +329,11 @@ result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
     return {};
   armed_ = false;
   for (auto& [id, r] : requests_) {
-    if (!r->assigned)
+    if (!r->assigned) {
+      if (r->forget_refusals(options_.retry_after, now))
+        arm(out);
       continue;
+    }
     if (!planted("assignment_not_resent")
         && now - r->sent >= (r->confirmed ? options_.remind_after : r->wait)) {
       reached("scheduler.assigns_again");
@@ -343,6 +342,7 @@ result<void> scheduler_core::on_due(timer which, instant now, outbox& out) {
     }
     arm(out);
   }
+  place_queued(now, out);
   return {};
 }
 

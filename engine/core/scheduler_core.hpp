@@ -32,6 +32,7 @@ struct scheduler_options {
   std::uint32_t overtakes_max = 64; ///< choices that may pass a request that finds no room
   work_weights weights;
   duration resend_after = std::chrono::milliseconds{500}; ///< assignments not yet taken
+  duration retry_after = std::chrono::seconds{1};   ///< a rank that refused, if its report was lost
   duration remind_after = std::chrono::seconds{20}; ///< taken ones, in case their end was lost
 };
 

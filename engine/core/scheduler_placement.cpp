@@ -13,25 +13,21 @@ namespace di::engine {
 namespace {
 /// Requests without room that are looked at before the rest waits: bounds the time of one call.
 constexpr std::size_t blocked_max = 32;
-/// Refusals after which no rank is asked again: ranks that cannot make up their minds.
-constexpr std::uint32_t refusals_max = 64;
 } // namespace
 
-/// A refusal counts until the rank reports another state, or has another life.
+/// A refusal counts until the rank reports another state, has another life, or forget_refusals().
 bool scheduler_core::refused_now(const rank_entry& rank, const request& r) const {
   const auto at = r.refused_by.find(rank.who.rank);
   return at != r.refused_by.end() && at->second.life == rank.who.life
          && at->second.report >= rank.load.report;
 }
 
+/// Whether no rank of the view can ever serve it. What ranks refuse for now waits in the queue.
 bool scheduler_core::refused_by_all(const request& r) const {
-  if (r.is_named())
-    return false;
-  return r.refusals >= refusals_max
-         || (r.refused_by.size() >= ranks_.size()
-             && std::all_of(ranks_.begin(), ranks_.end(), [&](const rank_entry& rank) {
-                  return refused_now(rank, r) && !r.refused_by.at(rank.who.rank).stale;
-                }));
+  return !r.is_named() && std::all_of(ranks_.begin(), ranks_.end(), [&](const rank_entry& rank) {
+    const auto at = r.refused_by.find(rank.who.rank);
+    return at != r.refused_by.end() && at->second.life == rank.who.life && at->second.final();
+  });
 }
 
 bool scheduler_core::has_room(const rank_entry& rank, const request& r) const {

@@ -22,13 +22,22 @@ struct scheduler_core::request {
   std::optional<instant> deadline;
   struct refusal {
     incarnation life{};       ///< of the rank; a later one is asked again
-    std::uint64_t report = 0; ///< until which it counts
+    std::uint64_t report = 0; ///< until which it counts; for_ever: it is too large for this rank
     bool stale = false;       ///< it knows another view; counts until SCHEDULER's next
+    instant at;
+    static constexpr std::uint64_t for_ever = ~std::uint64_t{0};
+    bool final() const { return report == for_ever; }
   };
   std::map<rank_id, refusal> refused_by;
-  std::uint32_t refusals = 0;
   error last_refusal{ec::unavailable, "no rank serves"};
 
+  /// Forgets those that are not final and older than `age`. @return whether such are left
+  bool forget_refusals(duration age, instant now) {
+    std::erase_if(refused_by,
+                  [&](const auto& x) { return !x.second.final() && now - x.second.at >= age; });
+    return std::any_of(refused_by.begin(), refused_by.end(),
+                       [](const auto& x) { return !x.second.final(); });
+  }
   /// The life that has the attempt already.
   placed_rank named() const { return {what.placed_rank, what.placed_life}; }
   bool is_named() const { return what.placed_life != incarnation{}; }

@@ -304,7 +304,30 @@ TEST(scheduler_core, asks_a_rank_again_once_its_state_has_changed) {
   EXPECT_EQ(only<proto::admission_refused>(b.out).code, ec::kv_exhausted);
   b.out.take();
   refuse(2, ec::unavailable); // it cannot now, and nothing has changed since
-  EXPECT_EQ(only<proto::admission_refused>(b.out).code, ec::unavailable);
+  EXPECT_TRUE(sent<proto::admission_refused>(b.out).empty());
+  EXPECT_EQ(b.assigned(), ids{});
+  b.load(0, 0, 0, 0);
+  EXPECT_EQ(b.assigned(), ids{"2@0"});
+}
+
+TEST(scheduler_core, asks_a_rank_again_after_a_while_in_case_its_report_was_lost) {
+  bench b{{}, 1};
+  b.load(0, 3, 3, 0);
+  b.admit(request(1));
+  EXPECT_EQ(b.assigned(), ids{"1@0"});
+  for (int round = 0; round < 100; ++round) { // draining for long is no reason to fail a request
+    ASSERT_TRUE(b.core.on(proto::assignment_refused{request_id{1}, 1, rank_id{0}, incarnation{10},
+                                                    ec::unavailable, "rank 0 is draining"},
+                          b.now, b.out));
+    EXPECT_EQ(b.assigned(), ids{});
+    b.now = b.now + milliseconds{500};
+    ASSERT_TRUE(b.core.on_due({1, 0}, b.now, b.out));
+    EXPECT_EQ(b.assigned(), ids{});
+    b.now = b.now + milliseconds{500};
+    ASSERT_TRUE(b.core.on_due({1, 0}, b.now, b.out));
+    EXPECT_EQ(b.assigned(), ids{"1@0"});
+    b.core.check();
+  }
 }
 
 TEST(scheduler_core, waits_for_a_rank_that_refused_while_another_is_full) {

@@ -32,7 +32,7 @@ TEST(rank_core, refuses_what_it_cannot_serve_by_name) {
   EXPECT_EQ(refusal(core, other_life), ec::stale_incarnation);
   auto many = ask(11, 2, 1);
   many.spec.sampling.n = 21;
-  EXPECT_EQ(refusal(core, many), ec::unavailable);
+  EXPECT_EQ(refusal(core, many), ec::limit_exceeded) << "not even an idle rank would take it";
   core.install_view(epoch{5}, out);
   auto old_view = ask(12, 2, 1);
   old_view.view = epoch{4};

@@ -62,7 +62,8 @@ TEST(scheduler_core, tries_another_rank_and_then_refuses) {
   EXPECT_EQ(sent<proto::assign_request>(out)[0].first, "/rank/1/rank");
   out.take();
   refuse(1, ec::unavailable);
-  EXPECT_EQ(only<proto::admission_refused>(out).what, "full");
+  EXPECT_TRUE(out.take().empty()) << "it waits until one of them has room";
+  ASSERT_TRUE(core.on(proto::release_request{request_id{1}, false}, {}, out));
   out.take();
   ASSERT_TRUE(core.on(proto::admit_request{request(1), 1, {}}, {}, out));
   out.take();
