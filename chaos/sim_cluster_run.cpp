@@ -211,9 +211,9 @@ run_outcome sim_cluster::run() {
   const bool crashes = std::any_of(options_.faults.begin(), options_.faults.end(),
                                    [](const fault& f) { return f.kind == fault_kind::crash; });
   const duration busy = end_of(options_.faults, crash_within);
-  const instant healed = until(busy);
-  // Crashes count messages: without any left there is nothing to wait for.
-  world_.run([&] { return crashes && busy == crash_within && settled(); }, options_.events_max,
+  const instant healed = until(busy), timed = until(end_of(options_.faults, duration{}));
+  // Crashes count messages: without any left, and no fault to come, there is nothing to wait for.
+  world_.run([&] { return crashes && world_.now() >= timed && settled(); }, options_.events_max,
              healed);
   if (world_.failure().empty()) {
     heal();
