@@ -69,6 +69,7 @@ public:
   bool wait_over() {
     return wait([&] { return over_; });
   }
+  /// @pre nobody calls it yet
   void begin_at(std::uint32_t from, std::uint32_t choice = 0) { choices_[choice].from = from; }
   std::vector<token_id> tokens_of(std::uint32_t choice = 0) {
     const std::lock_guard lock{guard_};
