@@ -398,12 +398,14 @@ TEST(keeper, does_not_admit_a_life_that_hung_while_control_started_again) {
   keeper_world w{{}};
   const auto hung = w.processes[2].life;
   w.silent = {2};
-  w.unready = {0}; // node 0 answers no start yet
   w.restart_control();
-  w.run_for(2ms);
+  for (int i = 0; i < 10'000 && w.state(2) != kept_state::starting; ++i)
+    w.run_for(1us);
+  w.run_for(5us); // the word of its loss
   w.comes_back_late(2);
-  w.run_for(50ms);
-  w.unready = {};
+  ASSERT_EQ(w.state(2), kept_state::starting) << "its node has not answered yet";
+  w.run_for(10us);
+  EXPECT_NE(w.state(2), kept_state::admitting);
   w.run_for(1min);
   EXPECT_EQ(w.members().size(), 4U);
   EXPECT_NE(w.processes[2].life, hung);
