@@ -163,7 +163,10 @@ void sim_cluster::heal() {
 
 /// Everything that was asked is answered, and the group is whole and idle again.
 bool sim_cluster::settled() {
-  if (!gateway_->done() || !streams_.done() || invariants_.members() != options_.ranks)
+  const bool whole = drawn_.loss == engine::on_loss::restart_smaller
+                         ? invariants_.members() > 0 // it stays smaller until somebody scales it
+                         : invariants_.members() == options_.ranks;
+  if (!gateway_->done() || !streams_.done() || !whole)
     return false;
   for (const auto& [rank, life] : nodes_.lives()) {
     const auto at = ranks_.find(life);

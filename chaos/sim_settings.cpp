@@ -70,7 +70,9 @@ drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks) {
     s.policy.begin_above = s.policy.end_below = 1;
     s.policy.gain_min = 0.001;
   }
-  s.loss = r.chance(0.75) ? engine::on_loss::shrink : engine::on_loss::restart;
+  s.loss = r.chance(0.75)  ? engine::on_loss::shrink
+           : seed % 2 == 0 ? engine::on_loss::restart
+                           : engine::on_loss::restart_smaller;
   s.requests = draw_requests(ranks, r.fork(1));
   s.streams = draw_streams(ranks, r.fork(2));
   s.window =

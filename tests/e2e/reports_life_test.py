@@ -174,6 +174,9 @@ def r32_counters_of_several_gateways():
                 good(s, CHAT, asking(max_tokens=2), gateway=g)
         before = [page(g) for g in range(4)]
         expect([answered(p) for p in before] == [1, 2, 3, 4], [answered(p) for p in before])
+        every = s.ask("GET", "/metrics/gateways", port=s.admin_port).body.decode().splitlines()
+        tokens = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in every if line.startswith("di_generation_tokens_total{")}
+        expect(len(tokens) == 4 and sum(tokens.values()) == 2 * (1 + 2 + 3 + 4), tokens)
         old = s.processes()["gateway 2"]
         os.kill(old, signal.SIGKILL)
         good(s, CHAT, asking(max_tokens=2), gateway=2)  # waits in the backlog of the next life
@@ -182,7 +185,7 @@ def r32_counters_of_several_gateways():
             counters = [k for k in before[g] if k.split("{")[0].endswith("_total")]
             expect(counters and all(after[g][k] >= before[g][k] for k in counters), f"a counter of gateway {g} fell")
             expect(answered(after[g]) == answered(before[g]), f"gateway {g} counts what others did")
-        expect(answered(after[2]) == 1, answered(after[2]))
+        expect(answered(after[2]) == 1, f"a new process counts from 0: {answered(after[2])}")
         expect(started(after[2]) > started(before[2]), "the same process")
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from served import Served, expect, text_of
 
@@ -57,7 +58,9 @@ def a_gateway_costs_a_reconnect(s, want):
         except (OSError, http.client.HTTPException):
             pass  # the connection broke, as it must
         st.close()
+        end = time.monotonic() + 60
         while seen[i][-1].data != "[DONE]":
+            expect(time.monotonic() < end, f"gateway: stream {i} does not go on")
             try:
                 seen[i] += list(s.stream(chat, ask_chat(i, stream=True), headers={"Last-Event-ID": seen[i][-1].id}))
             except (OSError, http.client.HTTPException):

@@ -82,7 +82,6 @@ public:
     char bytes[16384];
     const auto n = ::recv(fd_, bytes, sizeof bytes, 0);
     ended_ = n <= 0;
-    was_reset_ = n < 0;
     if (n > 0)
       buffer_.append(bytes, static_cast<std::size_t>(n));
     return n > 0;
@@ -100,7 +99,6 @@ public:
         return false;
     return true;
   }
-  bool was_reset() const { return was_reset_; }
 
   /// The next answer; `head_only`: to a HEAD request.
   http_response response(bool head_only = false) {
@@ -172,7 +170,6 @@ private:
   int fd_ = -1;
   bool connected_ = false;
   bool ended_ = false;
-  bool was_reset_ = false;
   std::string buffer_;
 };
 

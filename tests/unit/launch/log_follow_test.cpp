@@ -2,10 +2,10 @@
 // Log files as `dilaunch logs` shows them.
 #include "launch/log_follow.hpp"
 #include "launch/process.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <thread>
 #include <unistd.h>
@@ -13,22 +13,11 @@
 namespace di::launch {
 namespace {
 
-namespace fs = std::filesystem;
-
-class folder {
-public:
-  folder() : path_{fs::temp_directory_path() / ("di-logs-" + std::to_string(::getpid()))} {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~folder() { fs::remove_all(path_); }
+struct folder : testing::temporary_directory {
+  folder() : temporary_directory{"log_follow"} {}
   void add(const std::string& file, const std::string& text) const {
-    std::ofstream{path_ / file, std::ios::app} << text;
+    std::ofstream{path() + "/" + file, std::ios::app} << text;
   }
-  std::string path() const { return path_.string(); }
-
-private:
-  fs::path path_;
 };
 
 std::string line(int second, const std::string& text) {
