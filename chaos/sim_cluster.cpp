@@ -140,6 +140,7 @@ void sim_cluster::spawn_control_actors(sim_process& p,
                  "/control/keeper"};
   m.member_parts = {"rank", "expert_shard"};
   m.loss = drawn_.loss;
+  m.members_min = drawn_.members_min;
   m.journal = "/control/journal";
   m.directory = "/control/directory";
   m.keeper = "/control/keeper";
@@ -154,6 +155,7 @@ void sim_cluster::spawn_keeper(sim_process& p) {
   for (std::uint32_t r = 0; r < options_.ranks; ++r)
     k.ranks.push_back({rank_id{r}, nodes_.node_of(rank_id{r})});
   k.loss = drawn_.loss;
+  k.members_min = drawn_.members_min;
   k.seed = random_.next();
   world_.spawn(p, "/control/keeper", actors::make_keeper(std::move(k)));
 }

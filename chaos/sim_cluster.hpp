@@ -49,6 +49,7 @@ struct drawn_settings {
   std::vector<proto::request_spec> requests;
   std::vector<proto::request_spec> streams; ///< of clients of the online gateway
   engine::on_loss loss = engine::on_loss::shrink;
+  std::uint32_t members_min = 1; ///< supervisor.min_ep
 };
 drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks);
 

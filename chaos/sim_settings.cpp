@@ -73,6 +73,8 @@ drawn_settings draw_settings(std::uint64_t seed, std::uint32_t ranks) {
   s.loss = r.chance(0.75)  ? engine::on_loss::shrink
            : seed % 2 == 0 ? engine::on_loss::restart
                            : engine::on_loss::restart_smaller;
+  if (s.loss == engine::on_loss::shrink && seed % 4 == 0)
+    s.members_min = ranks - ranks / 4 - 1; // some losses it bears, then it waits
   s.requests = draw_requests(ranks, r.fork(1));
   s.streams = draw_streams(ranks, r.fork(2));
   s.window =

@@ -258,7 +258,7 @@ result<void> journal_core::on(const proto::release_acknowledged& m, const origin
     c.wait = options_.resend_after;
   c.shown = std::max(c.shown, shown);
   c.sent = std::max(c.sent, c.shown); // an earlier life of this sent it
-  c.end_shown = c.end_shown || (m.ended && c.end_settled);
+  c.end_shown = c.end_shown || (m.ended && c.end_settled && !planted("unbounded_retry"));
   forget_if_done(*r, now);
   return {};
 }

@@ -313,24 +313,27 @@ void keeper_core::proceed(instant now, outbox& out) {
     out.disarm({wake_due, 0});
 }
 
+/// In the group, or on the way in by itself.
+bool keeper_core::is_possible(const kept& k) const noexcept {
+  switch (k.state) {
+  case kept_state::absent:
+  case kept_state::quarantined:
+    return false;
+  case kept_state::fenced:
+    return k.wanted && comes_back(k);
+  case kept_state::leaving:
+    return k.returns;
+  default:
+    return true;
+  }
+}
+
 void keeper_core::give_up_if_hopeless(outbox& out) {
   const std::size_t least = std::max(1U, options_.members_min);
   if (view_.view.v == 0 || living() >= least)
     return;
-  const auto possible = std::count_if(ranks_.begin(), ranks_.end(), [&](const auto& x) {
-    const kept& k = x.second;
-    switch (k.state) {
-    case kept_state::absent:
-    case kept_state::quarantined:
-      return false;
-    case kept_state::fenced:
-      return k.wanted && comes_back(k);
-    case kept_state::leaving:
-      return k.returns;
-    default:
-      return true;
-    }
-  });
+  const auto possible = std::count_if(ranks_.begin(), ranks_.end(),
+                                      [&](const auto& x) { return is_possible(x.second); });
   if (static_cast<std::size_t>(possible) >= least)
     return;
   gave_up_ = true;

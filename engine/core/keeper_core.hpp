@@ -147,6 +147,7 @@ private:
   const proto::view_member* of_rank(rank_id rank) const;
   std::size_t living() const;
   bool comes_back(const kept& k) const noexcept;
+  bool is_possible(const kept& k) const noexcept;
   bool may_be_late() const;
   bool joining_now() const;
   // The ways of one rank (keeper_ways.cpp).

@@ -88,6 +88,14 @@ result<void> keeper_core::may_leave(const kept& k) const {
                 "{} ranks are in the group, at least {} must stay "
                 "(supervisor.min_ep)",
                 living(), least);
+  const auto others = std::count_if(ranks_.begin(), ranks_.end(), [&](const auto& x) {
+    return &x.second != &k && is_possible(x.second);
+  });
+  if (is_possible(k) && others < static_cast<std::ptrdiff_t>(least))
+    return fail(ec::bad_argument,
+                "{} other ranks are in the group or come back, at least {} must stay "
+                "(supervisor.min_ep)",
+                others, least);
   return {};
 }
 

@@ -2,6 +2,7 @@
 // RANK's launches: a plan becomes a step, with pages for its rows; who loses its pages if there are
 // not enough.
 #include "engine/core/rank_sequence.hpp"
+#include "messaging/base/planted.hpp"
 #include "messaging/base/probe.hpp"
 
 #include <algorithm>
@@ -83,7 +84,8 @@ void rank_core::preempt(sequence& s, outbox& out) {
   reached("rank.preempts");
   kv_->close(s.key);
   std::erase(running_, s.key);
-  s.computed = 0;
+  if (!planted("forgotten_rollback"))
+    s.computed = 0;
   ++s.generation;
   ++preemptions_;
   s.state = phase::preempted;

@@ -276,6 +276,29 @@ TEST(keeper, refuses_orders_that_cannot_be) {
   EXPECT_EQ(w.views.size(), 1U);
 }
 
+TEST(keeper, lets_no_rank_go_that_the_group_waits_for) {
+  keeper_world_options o;
+  o.ranks = 3;
+  o.members_min = 2;
+  keeper_world w{o};
+  w.kill(1);
+  w.kill(2);
+  w.run_for(100ms);
+  ASSERT_EQ(w.state(2), kept_state::waiting);
+  w.ask(proto::drain_member{di::rank_id{1}}); // rank 0 and 2 will be enough
+  w.run_for(1ms);
+  w.ask(proto::drain_member{di::rank_id{2}});
+  w.run_for(1ms);
+  ASSERT_EQ(w.answers.size(), 2U);
+  EXPECT_TRUE(w.answers[0].ok());
+  ASSERT_FALSE(w.answers[1].ok());
+  EXPECT_EQ(w.answers[1].error().what, "1 other ranks are in the group or come back, at least 2 "
+                                       "must stay (supervisor.min_ep)");
+  w.run_for(10s);
+  EXPECT_FALSE(w.failed.has_value());
+  EXPECT_EQ(w.members(), (ranks{0, 2}));
+}
+
 TEST(keeper, drains_a_busy_rank_until_its_deadline) {
   keeper_world_options o;
   o.more = [](di::engine::keeper_options& k) { k.drain_timeout = 2s; };
