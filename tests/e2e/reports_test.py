@@ -108,8 +108,8 @@ def r09_numbers_out_of_bounds(s):
 
 def r10_more_than_the_context_leaves(s):
     model = s.ask("GET", "/v1/models").json()["data"][0]
-    a = s.post(CHAT, asking("word " * 300, max_tokens=model["max_model_len"] - 10, di_forced_text="yes"))
-    expect(a.status == 200 and a.json()["choices"][0]["message"]["content"] or a.status == 400 and a.json()["error"]["code"] == "context_length_exceeded", f"{a.status} {a.body[:400]}")
+    most = model["max_model_len"]
+    refused(s, CHAT, asking("word " * 300, max_tokens=most - 10), "context_length_exceeded", str(most), str(most - 10))
 
 
 EMOJI = "Grüße 👩‍👩‍👧‍👦 你好，世界 🇩🇪 𝔘𝔫𝔦 café"
@@ -241,7 +241,7 @@ def r21_arguments_of_history(s):
     for broken in ('{"command": ', "[1, 2]"):
         expect('name="arguments" string="true">' + broken in shown(broken), shown(broken))
     nested = shown('{"arguments": {"command": "ls"}}')
-    expect(nested.count("arguments") <= 1 or '"arguments": {"arguments"' not in nested, nested)
+    expect(nested.count("arguments") == 1 and 'name="arguments" string="false">{"command": "ls"}<' in nested, nested)
     for arguments in ('{"command": "ls"}', {"command": "ls"}, '{"command": ', "[1, 2]", "", '{"arguments": {"command": "ls"}}'):
         good(s, CHAT, history(arguments))
 

@@ -129,6 +129,40 @@ def many_at_once(s):
     expect(len(answers) == 12 and all(a == answers[0] for a in answers), answers)
 
 
+def a_full_disk():
+    """New requests are told to come back; an open stream pauses, and goes on with the same bytes when the disk takes them again."""
+    with tempfile.TemporaryDirectory() as faults:
+        def rules(text):
+            with open(faults + "/new", "w") as f:
+                f.write(text)
+            os.rename(faults + "/new", faults + "/rules")
+        with Served(dilaunch, local1, sets=(names,), env={"DI_FAULTS": faults}) as s:
+            body = {**long_one, "max_tokens": 300}
+            want = text_of(list(s.stream(chat, body)))
+            st = s.stream(chat, body)
+            first = [e for _, e in zip(range(5), st)]
+            rules("point process=/control name=journal.write.enospc probability=1 skip=0 times=1000000\n")
+            s.until_said("journal_write_failed")
+            no = s.post(chat, ask_chat())
+            refused(no, 503, "overloaded")
+            expect(int(no.headers["retry-after"]) >= 1, "a time to come back")
+            expect(s.ask("GET", "/livez").status == 200, "the gateway lives")
+            written = counted(s)
+            expect(written < 290, f"the stream was nearly over: {written} tokens")
+            no = s.post(chat, ask_chat())
+            refused(no, 503, "overloaded")
+            expect(counted(s) == written, "tokens were shown that are not on disk")
+            rules("")
+            rest = list(st)
+            expect(rest[-1].data == "[DONE]" and text_of(first + rest) == want, "other text than undisturbed")
+            s.until("it serves again", lambda: s.post(chat, ask_chat(max_tokens=3)).status == 200)
+
+
+def counted(s):
+    """Tokens that this gateway got for the request that is open."""
+    return sum(v for k, v in s.metrics().items() if k.startswith("di_generation_tokens_total")) - 300
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         keys = os.path.join(folder, "keys.yaml")
@@ -138,6 +172,8 @@ def main():
         with Served(dilaunch, local1, sets=(names, f"gateway.keys_file={keys}")) as s:
             keys_and_their_bounds(s, keys)
             print("keys_and_their_bounds: ok", flush=True)
+    a_full_disk()
+    print("a_full_disk: ok", flush=True)
     with Served(dilaunch, local1, sets=(names, "gateway.limits.queue=4")) as s:
         a_full_gateway(s)
         print("a_full_gateway: ok", flush=True)

@@ -98,8 +98,9 @@ class Answer:
 class Served(Home):
     """One `dilaunch up` on free ports, with test hooks. As a context manager it ends politely and must leave nothing behind."""
 
-    def __init__(self, dilaunch, topology, sets=(), seconds=60, args=(), ready=True):
+    def __init__(self, dilaunch, topology, sets=(), seconds=60, args=(), ready=True, env=None):
         super().__init__()
+        self.env.update(env or {})
         self.dilaunch, self.ports, self.admin_port = dilaunch, [], None
         command = [dilaunch, "up", "--topology", topology, *args]
         for s in ("cluster.ports.http=0", "cluster.ports.admin=0", "gateway.test_hooks=true", *sets):
