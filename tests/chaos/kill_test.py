@@ -158,17 +158,28 @@ class KillTest(unittest.TestCase):
                 run.faults = [first]
                 self.tell(run, check(self, run, wanted, 300), seed=seed)
 
-    def test_node(self):
-        """One of two node processes dies, and its ranks with it."""
+    def without_node(self, run):
+        """Some view is without the ranks of node 1."""
+        self.assertIn({"0", "1"}, [set(view) for view in run.views()[1:]])
+
+    def node(self, number):
         def hurt(wait_ms):
             run, wanted = self.loaded(seed, wait_ms, 4, nodes=2)
-            gone = [p for n, p in run.processes().items() if n in ("rank 2", "rank 3")]
-            run.strike(["node 1"])
+            gone = [p for n, p in run.processes().items() if n in ("rank 2", "rank 3", "node 1")]
+            run.strike(["node 1"], number)
             run.killed += gone
             return run, wanted
         for seed in SEEDS:
             with self.subTest(seed=seed):
-                self.at_work(seed, hurt, lost=2)
+                self.at_work(seed, hurt, lost=2, then=self.without_node)
+
+    def test_node(self):
+        """One of two node processes dies, and its ranks with it."""
+        self.node(signal.SIGKILL)
+
+    def test_node_stop(self):
+        """A node process is stopped: it counts as lost when its lease is over, and is killed with its ranks."""
+        self.node(signal.SIGSTOP)
 
     def test_control(self):
         """Control comes back from its journal, with requests open in it, while the ranks live on."""
