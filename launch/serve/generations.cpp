@@ -269,13 +269,19 @@ std::variant<std::optional<resume_point>, api_error> point_of(const call& c, api
 
 void answer_count(service& home, const call_ptr& c, api protocol, json shape) {
   make_aside<counted>(
-      home, c, [&home, c, protocol] { return count(home, *c, protocol); },
+      home, c, c->asked.body.size(), [&home, c, protocol] { return count(home, *c, protocol); },
       [&home, c, shape = std::move(shape)](counted n) mutable {
         if (const auto* no = std::get_if<api_error>(&n))
           return home.refuse(*c, *no);
         shape["input_tokens"] = std::get<std::size_t>(n);
         home.answer(*c, 200, shape.dump());
       });
+}
+
+void answer_made(service& home, call& c, text_or_error made) {
+  if (const auto* no = std::get_if<api_error>(&made))
+    return home.refuse(c, *no);
+  home.answer(c, 200, std::move(std::get<std::string>(made)));
 }
 
 std::variant<admission::ticket, api_error> admit(service& home, const call& c,
@@ -302,7 +308,7 @@ void run_generation(service& home, call_ptr c, api protocol, const generation_ma
   using outcome = std::variant<generation, api_error>;
   const auto held = std::make_shared<admission::ticket>(std::move(ticket));
   make_aside<outcome>(
-      home, c,
+      home, c, c->asked.body.size(),
       [&home, c, make]() -> outcome {
         auto body = read_body(home, *c);
         if (const auto* no = std::get_if<api_error>(&body))

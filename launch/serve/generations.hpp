@@ -48,25 +48,29 @@ std::variant<std::uint64_t, api_error> deadline_of(const service& home, const ca
 /// key.
 std::string dedup_of(const call& c);
 
-/// [bytes] of a body from which on it is worked on aside.
+/// [bytes] of a client's text from which on it is worked on aside.
 inline constexpr std::size_t aside_bytes = 64u << 10;
 
-/// Makes something of the call's body, and hands it on, on the thread of the connection. `make`
-/// uses nothing of the call's client; it runs beside the HTTP threads if the body is large. Refuses
-/// the call if too many large bodies wait.
+/// Makes something, and hands it on, on the thread of the call's connection. `make` uses nothing of
+/// the call's client; it runs beside the HTTP threads if it reads much. If too much waits there,
+/// what is handed on is a 503.
+/// @param bytes  that `make` reads: of the body, of what is stored
 template <class Made>
-void make_aside(service& home, const call_ptr& c, std::function<Made()> make,
+void make_aside(service& home, const call_ptr& c, std::size_t bytes, std::function<Made()> make,
                 std::function<void(Made)> then) {
-  if (c->asked.body.size() < aside_bytes)
+  if (bytes < aside_bytes)
     return then(make());
-  const bool taken =
-      home.aside(c->asked.body.size(), [c, make = std::move(make), then = std::move(then)] {
-        const auto made = std::make_shared<Made>(make());
-        c->client->post([c, made, then] { then(std::move(*made)); });
-      });
+  const bool taken = home.aside(bytes, [c, make = std::move(make), then] {
+    const auto made = std::make_shared<Made>(make());
+    c->client->post([c, made, then] { then(std::move(*made)); });
+  });
   if (!taken)
-    home.refuse(*c, make_error(503, "overloaded", "too many large bodies wait here"));
+    then(make_error(503, "overloaded", "too many large bodies wait here"));
 }
+
+/// A text made aside, as JSON.
+using text_or_error = std::variant<std::string, api_error>;
+void answer_made(service& home, call& c, text_or_error made);
 
 /// Answers with `input_tokens`, the length of the prompt that the call's body would become, beside
 /// the fields of `shape`.

@@ -91,8 +91,6 @@ std::variant<std::vector<token_id>, api_error> tokens_of(const service& home, js
   return std::move(*ids);
 }
 
-using text_or_error = std::variant<std::string, api_error>;
-
 text_or_error tokenized(const service& home, const call& c) {
   auto body = read_body(home, c);
   if (const auto* no = std::get_if<api_error>(&body))
@@ -138,12 +136,8 @@ text_or_error detokenized(const service& home, const call& c) {
 void answer_aside(service& home, const call_ptr& c,
                   text_or_error (*make)(const service&, const call&)) {
   make_aside<text_or_error>(
-      home, c, [&home, c, make] { return make(home, *c); },
-      [&home, c](text_or_error made) {
-        if (const auto* no = std::get_if<api_error>(&made))
-          return home.refuse(*c, *no);
-        home.answer(*c, 200, std::move(std::get<std::string>(made)));
-      });
+      home, c, c->asked.body.size(), [&home, c, make] { return make(home, *c); },
+      [&home, c](text_or_error made) { answer_made(home, *c, std::move(made)); });
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 // Responses of OpenAI: made, kept, shown again, continued, cancelled, deleted.
 #pragma once
 
+#include "launch/serve/public_id.hpp"
 #include "launch/serve/router.hpp"
 
 namespace di::serve {
@@ -13,5 +14,10 @@ namespace di::serve {
 /// `store: false`, and belongs to its tenant: of another's nobody learns that it exists. A client
 /// that leaves cancels it, unless it is a background one or has an Idempotency-Key.
 void add_responses_routes(router& to, service& home);
+
+/// POST of a new one.
+void create_response(service& home, call_ptr c);
+/// Answers with a response of this client, as far as it is recorded.
+void show_response(service& home, const call_ptr& c, const public_id& id);
 
 } // namespace di::serve

@@ -149,8 +149,11 @@ struct found_request {
   proto::recorded_request record;
 };
 
+/// [bytes] that are read to show its answer: of the note and the tokens.
+std::size_t found_bytes(const proto::recorded_request& record);
+
 /// Asks for a recorded request of this client: 404 as api_error if there is none with this secret
-/// and tenant. `told` runs on the thread of the call's connection.
+/// and tenant. A large note is read aside. `told` runs on the thread of the call's connection.
 void look_up(service& home, call_ptr from, const public_id& id,
              std::function<void(std::variant<found_request, api_error>)> told);
 

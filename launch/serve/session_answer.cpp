@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole answers, the last events of a stream, and the note that brings both back.
+#include "launch/json_text.hpp"
 #include "launch/serve/session_state.hpp"
 #include "messaging/http/sse.hpp"
 
@@ -16,10 +17,6 @@ using engine::api;
 using engine::json;
 
 constexpr int note_version = 1;
-
-std::string dump(const json& j) {
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
-}
 
 bool is_openai_completion(api protocol) {
   return protocol == api::chat || protocol == api::completions;
@@ -53,7 +50,7 @@ std::string session_note::to_text() const {
   j["stream"] = stream;
   if (!extra.is_null())
     j["extra"] = extra;
-  return dump(j);
+  return json_text(j);
 }
 
 result<session_note> session_note::from_text(std::string_view text) {
@@ -147,7 +144,7 @@ std::string session::whole_body() const {
     body["seed"] = recipe.seed;
   if (s.what.shape_answer)
     s.what.shape_answer(body);
-  return dump(body);
+  return json_text(body);
 }
 
 json recorded_answer(const service& home, const session_note& note, const public_id& id,

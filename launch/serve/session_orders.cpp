@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cluster's side of a session: what is asked of the desk, and what comes back.
+#include "launch/serve/generations.hpp"
 #include "launch/serve/session_state.hpp"
 
 #include <fmt/format.h>
@@ -251,24 +252,44 @@ void session::resume(service& home, call_ptr from, resume_point where, admission
   });
 }
 
+std::size_t found_bytes(const proto::recorded_request& record) {
+  std::size_t bytes = record.note.size();
+  for (const auto& c : record.choices)
+    bytes +=
+        c.tokens.size() * sizeof(token_id) + c.logprobs.size() * sizeof(proto::position_logprobs);
+  return bytes;
+}
+
+using found_or_not = std::variant<found_request, api_error>;
+
+// What a client may see of a record; 404 as if there were none if it is not its own.
+static found_or_not read_found(const call& from, const public_id& id,
+                               result<proto::recorded_request> found) {
+  const auto nothing = make_error(404, fmt::format("there is no answer {}", id.text()));
+  if (!found)
+    return found.error().code == ec::not_found
+               ? nothing
+               : from_cluster(found.error().code, found.error().what, 0);
+  auto note = session_note::from_text(found->note);
+  if (!note || note->secret != id.secret || note->recipe.protocol != id.protocol
+      || found->spec.tenant != from.who->tenant)
+    return nothing;
+  return found_request{std::move(*note), std::move(*found)};
+}
+
 void look_up(service& home, call_ptr from, const public_id& id,
-             std::function<void(std::variant<found_request, api_error>)> told) {
-  home.desk().get(id.request, [from = std::move(from), id, told = std::move(told)](
+             std::function<void(found_or_not)> told) {
+  home.desk().get(id.request, [&home, from = std::move(from), id, told = std::move(told)](
                                   result<proto::recorded_request> found) mutable {
     auto* const client = from->client.get();
-    client->post(
-        [from = std::move(from), id, told = std::move(told), found = std::move(found)]() mutable {
-          const auto nothing = make_error(404, fmt::format("there is no answer {}", id.text()));
-          if (!found)
-            return told(found.error().code == ec::not_found
-                            ? nothing
-                            : from_cluster(found.error().code, found.error().what, 0));
-          auto note = session_note::from_text(found->note);
-          if (!note || note->secret != id.secret || note->recipe.protocol != id.protocol
-              || found->spec.tenant != from->who->tenant)
-            return told(nothing);
-          told(found_request{std::move(*note), std::move(*found)});
-        });
+    client->post([&home, from = std::move(from), id, told = std::move(told),
+                  found = std::move(found)]() mutable {
+      const auto bytes = found ? found->note.size() : 0;
+      auto read = [from, id, found = std::move(found)]() mutable {
+        return read_found(*from, id, std::move(found));
+      };
+      make_aside<found_or_not>(home, from, bytes, std::move(read), std::move(told));
+    });
   });
 }
 

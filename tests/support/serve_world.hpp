@@ -77,6 +77,14 @@ public:
     }
     run();
   }
+  /// Runs work of other threads as it comes until there is what the test waits for.
+  void run_until(const std::function<bool()>& done) {
+    for (run(); !done(); run()) {
+      std::unique_lock lock{guard_};
+      if (!came_.wait_for(lock, std::chrono::seconds{30}, [this] { return !work_.empty(); }))
+        return ADD_FAILURE() << "nothing came";
+    }
+  }
   void drain() {
     waiting = 0;
     if (drained_)
