@@ -87,7 +87,7 @@ void session::submit(generation what) {
     s.meter.emplace(*home_.metrics(),
                     request_meter::shape{r.prompt_tokens, r.max_tokens, r.choices},
                     call_->asked.arrived);
-  const auto secret = home_.world().random();
+  session_note note{{}, home_.world().random(), g.stream, std::move(g.extra)};
   for (std::size_t i = 0; i < s.parts.size(); ++i) {
     auto& part = s.parts[i];
     part.first_choice = i * n;
@@ -98,14 +98,14 @@ void session::submit(generation what) {
       s.choices[part.first_choice + c].part = i;
       s.choices[part.first_choice + c].index = c;
     }
-    auto recipe = g.recipe;
+    note.recipe = g.recipe;
     if (i < g.echoes.size())
-      recipe.echo_text = g.echoes[i];
+      note.recipe.echo_text = std::move(g.echoes[i]);
     part.sampling = g.spec.sampling;
     actors::stream_order order;
     order.spec = g.spec;
     order.spec.prompt = std::move(g.prompts[i]);
-    order.note = session_note{recipe, secret, g.stream, g.extra}.to_text();
+    order.note = note.to_text();
     if (!g.dedup.empty()) {
       order.dedup = fmt::format("{}#{}", g.dedup, i);
       order.dedup_digest = g.dedup_digest;
@@ -114,13 +114,18 @@ void session::submit(generation what) {
     order.detached_ms = g.detached_ms;
     part.request = home_.desk().submit(std::move(order), part.ear);
     if (i == 0) {
-      s.id = {g.recipe.protocol, part.request, secret};
+      s.id = {g.recipe.protocol, part.request, note.secret};
       r.request = part.request;
       r.public_id = s.id.text();
     }
-    recipe.id = s.id.text();
-    make_streams(i, std::make_shared<const engine::answer_recipe>(std::move(recipe)));
+    note.recipe.id = s.id.text();
+    make_streams(i, std::make_shared<const engine::answer_recipe>(std::move(note.recipe)));
   }
+  // What was asked is the desk's now; the rest of `what` says how it is answered.
+  g.spec = {};
+  g.recipe = {};
+  g.prompts.clear();
+  g.echoes.clear();
 }
 
 // --- what comes back --------------------------------------------------------------------------
