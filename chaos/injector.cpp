@@ -192,7 +192,7 @@ void injector::signal_targets(const fault& f, int number, injected& record) {
       stopped_.erase(p.pid);
   }
   if (record.pids.empty())
-    record.trouble = "no such process";
+    record.trouble = nobody_there;
 }
 
 void injector::begin_slow(const fault& f, injected& record) {
@@ -201,7 +201,7 @@ void injector::begin_slow(const fault& f, injected& record) {
     s.pids.push_back(p.pid);
   record.pids = s.pids;
   if (s.pids.empty())
-    record.trouble = "no such process";
+    record.trouble = nobody_there;
   s.run = slow_run;
   s.pause = std::chrono::duration_cast<nanoseconds>(slow_run * (f.factor - 1));
   const std::uint64_t id = done_.size();

@@ -21,6 +21,9 @@ namespace di::chaos {
 /// The ranks of each node, for targets that name a node.
 using node_ranks = std::vector<std::vector<std::uint32_t>>;
 
+/// The trouble of a fault that met no process: with late_faults no defect.
+inline constexpr const char* nobody_there = "no such process";
+
 /// One fault as it happened.
 struct injected {
   std::size_t number = 0; ///< in the plan, from 0

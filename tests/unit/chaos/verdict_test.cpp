@@ -96,6 +96,18 @@ TEST(verdict, is_broken_by_failures_missing_answers_exit_codes_and_leaks) {
   EXPECT_TRUE(piled.judged().held);
   piled.run.after["control"] = {7, 80};
   EXPECT_FALSE(piled.judged().held);
+  verdicts idle; // its links open when it gets its first request
+  idle.run.before = {{"rank 0", {8, 300}}, {"rank 1", {9, 90}}};
+  idle.run.after = {{"rank 0", {8, 310}}, {"rank 1", {9, 310}}};
+  EXPECT_TRUE(idle.judged().held);
+  idle.run.after["rank 1"] = {9, 340};
+  EXPECT_FALSE(idle.judged().held);
+  verdicts nobody;
+  nobody.strikes(1, 1'000'000);
+  nobody.run.faults[0].trouble = nobody_there;
+  EXPECT_FALSE(nobody.judged().held);
+  nobody.p.expect.late_faults = true;
+  EXPECT_TRUE(nobody.judged().held) << "faults of a soak may fall on who is away";
   verdicts never;
   never.run.faults_missing = 1;
   EXPECT_FALSE(never.judged().held);
