@@ -2,6 +2,7 @@
 // EXPERT_SHARD's loop: slices in, grouped GEMMs, answers out.
 #include "actors/expert_shard.hpp"
 
+#include "messaging/base/hang_point.hpp"
 #include "messaging/base/trace.hpp"
 
 namespace di::actors {
@@ -116,6 +117,7 @@ void expert_shard_actor::release(outbox& out) {
 }
 
 void expert_shard_actor::compute(outbox& out) {
+  hang_point("shard.stuck", hang_kind::blocks);
   const engine::expert_slice& slice = core_.next_slice();
   const trace::span computing{trace::kind::experts,
                               {.rows = static_cast<std::uint32_t>(slice.entries.size()),

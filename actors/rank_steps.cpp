@@ -2,6 +2,7 @@
 // RANK's step loop: joins rank_core, expert_call_core, the runners and KV.
 #include "actors/rank.hpp"
 #include "engine/core/expert_shard_core.hpp" // rank_path, shard_path
+#include "messaging/base/hang_point.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/base/probe.hpp"
 
@@ -15,6 +16,7 @@ template <class F>
 result<step_state> rank_actor::timed(F&& compute) {
   const instant before = real_env().now();
   trace::span computing{trace::kind::attention};
+  hang_point("rank.spin", hang_kind::spins);
   auto state = compute();
   if (state && *state == step_state::needs_experts)
     computing.args() = {.rows = demand().rows,

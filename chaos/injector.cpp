@@ -140,6 +140,9 @@ void injector::start(std::size_t number, const fault& f, bool in_step) {
   case fault_kind::crash:
     add_point(now, index, now.point, SIGKILL, 1);
     break;
+  case fault_kind::hang:
+    add_point(now, index, now.point, 0, 1);
+    break;
   case fault_kind::point:
     add_point(now, index, now.point, 0, ~0ULL);
     break;
@@ -269,8 +272,9 @@ void injector::add_point(const fault& f, std::size_t index, std::string point, i
   p.skip = f.skip;
   p.times = times;
   p.signal = signal;
+  const bool ends = signal != 0 || f.kind == fault_kind::hang;
   const std::vector<process_entry> targets =
-      signal != 0 ? processes_of(f.target, done_[index].ranks) : std::vector<process_entry>{};
+      ends ? processes_of(f.target, done_[index].ranks) : std::vector<process_entry>{};
   for (const process_entry& t : targets)
     done_[index].pids.push_back(t.pid);
   for (const std::string& process : prefixes_of(f.target, done_[index].ranks)) {
@@ -278,7 +282,7 @@ void injector::add_point(const fault& f, std::size_t index, std::string point, i
     rules_[index].points.push_back(p);
   }
   write_rules();
-  if (signal == 0)
+  if (!ends)
     return;
   done_[index].armed = true;
   // One death each: whoever comes after the victim must not find the rule any more.

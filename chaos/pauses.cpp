@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 namespace di::chaos {
 namespace {
@@ -120,6 +121,26 @@ pauses token_times::pauses_of(const injected& fault, std::int64_t until_us,
   }
   return {quantiles_of(survivor), quantiles_of(victim), quantiles_of(fresh),
           std::move(survivor),    std::move(victim),    std::move(fresh)};
+}
+
+std::vector<double> token_times::pauses_around(std::int64_t at_us, std::int64_t from_us,
+                                               std::int64_t until_us) const {
+  std::vector<double> out;
+  const double usual = median_gap_ms(at_us);
+  for (const timed_stream& s : streams_) {
+    std::vector<double> before;
+    std::optional<double> longest;
+    for (std::size_t i = 1; i < s.token_us.size(); ++i) {
+      const double gap = ms_between(s.token_us[i - 1], s.token_us[i]);
+      if (s.token_us[i] <= at_us)
+        before.push_back(gap);
+      else if (s.token_us[i - 1] >= from_us && s.token_us[i - 1] < until_us)
+        longest = std::max(longest.value_or(0), gap);
+    }
+    if (longest)
+      out.push_back(std::max(*longest - (before.size() < 4 ? usual : part_of(before, 0.5)), 0.0));
+  }
+  return out;
 }
 
 } // namespace di::chaos

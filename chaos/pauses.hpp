@@ -23,6 +23,11 @@ public:
   pauses pauses_of(const injected& fault, std::int64_t until_us,
                    const std::vector<injected>& all = {}) const;
 
+  /// Of streams that were open: the longest gap that began between `from_us` and `until_us` and
+  /// ended after `at_us`, minus the stream's median gap before `at_us`. [ms]
+  std::vector<double> pauses_around(std::int64_t at_us, std::int64_t from_us,
+                                    std::int64_t until_us) const;
+
 private:
   struct timed_stream {
     std::int64_t submitted_us = 0;

@@ -171,8 +171,10 @@ void read_expectations(reader& r, const yaml_node& node, expectations& e) {
              {"expelled", setter(e.expelled, parse_range)},
              {"joined", setter(e.joined, parse_range)},
              {"members", setter(e.members, parse_count)},
+             {"members_min", setter(e.members_min, parse_count)},
              {"events", [&](const yaml_node& n) { return r.texts(n, e.events); }, true},
-             {"no_events", [&](const yaml_node& n) { return r.texts(n, e.no_events); }, true}});
+             {"no_events", [&](const yaml_node& n) { return r.texts(n, e.no_events); }, true},
+             {"counters", [&](const yaml_node& n) { return r.texts(n, e.counters); }, true}});
 }
 
 void read_document(reader& r, const yaml_node& root, plan& p) {

@@ -25,6 +25,7 @@ enum class fault_kind : std::uint8_t {
   cont,       ///< SIGCONT
   slow,       ///< runs 1/factor of the time, by short stops
   crash,      ///< the process kills or stops itself at a named point
+  hang,       ///< a thread of the process never leaves a named point
   point,      ///< a named point misbehaves as the product code knows how
   cut,        ///< nothing passes between target and peer
   delay,      ///< frames come later
@@ -79,7 +80,7 @@ struct fault {
   double rate = 1;               ///< [0, 1] of frames, or of visits to a point
   nanoseconds delay{}, jitter{}; ///< delay
   bool one_way = false;          ///< links: only from target to peer
-  std::string point;             ///< crash, point
+  std::string point;             ///< crash, hang, point
   std::uint64_t skip = 0;        ///< visits that pass first
   std::uint64_t size_bytes = 0;  ///< ballast, memory
   std::uint32_t threads = 1;     ///< hog
@@ -117,7 +118,9 @@ struct expectations {
   std::optional<range> expelled; ///< lives that left the view
   std::optional<range> joined;   ///< lives that came into it later
   std::optional<std::uint32_t> members;       ///< of the last view
+  std::optional<std::uint32_t> members_min;   ///< no view has fewer
   std::vector<std::string> events, no_events; ///< log events that must, must not be there
+  std::vector<std::string> counters; ///< that some process must have counted, with log.counters
 };
 
 struct plan {

@@ -8,12 +8,13 @@
 namespace di::chaos {
 namespace {
 
-constexpr std::array<std::pair<fault_kind, std::string_view>, 18> kinds{{
+constexpr std::array<std::pair<fault_kind, std::string_view>, 19> kinds{{
     {fault_kind::kill, "kill"},
     {fault_kind::stop, "stop"},
     {fault_kind::cont, "cont"},
     {fault_kind::slow, "slow"},
     {fault_kind::crash, "crash"},
+    {fault_kind::hang, "hang"},
     {fault_kind::point, "point"},
     {fault_kind::cut, "cut"},
     {fault_kind::delay, "delay"},
@@ -217,6 +218,7 @@ std::vector<std::string> check_fault(const fault& f) {
     need(f.lasts > nanoseconds{}, "for");
     break;
   case fault_kind::crash:
+  case fault_kind::hang:
   case fault_kind::point:
     need(has_target, "target");
     need(!f.point.empty(), "point");

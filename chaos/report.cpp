@@ -39,7 +39,8 @@ json to_json(const aftermath& a) {
           {"pause",
            {{"survivor", to_json(a.pause.survivor)},
             {"victim", to_json(a.pause.victim)},
-            {"new", to_json(a.pause.fresh)}}}};
+            {"new", to_json(a.pause.fresh)},
+            {"rejoin", to_json(a.rejoin_pause)}}}};
 }
 
 std::string shown(const std::optional<double>& ms) {
@@ -56,14 +57,16 @@ struct anchor {
   std::string_view what, published, target;
 };
 
-constexpr std::array<anchor, 6> anchors{{
+constexpr std::array<anchor, 8> anchors{{
     {"detection of a crash", "TRT-LLM 1-5 s, vLLM 9-30 s, Mooncake 10 s", "p99 <= 20 ms"},
     {"detection of a hang", "TRT-LLM 1 s (least tested), 5 s by default", "p99 <= 400 ms"},
     {"fault to committed view", "Mooncake 30 s window, vLLM 26 s for a command", "<= 50 ms"},
     {"pause of survivors' requests", "Tarragon 0.3-0.4 s, EEP 11 s, vLLM 57 s",
      "p50 <= 150 ms, p99 <= 300 ms"},
     {"pause of the victim's requests", "Dynamo re-prefills, not published", "p99 <= 600 ms"},
+    {"pause when a rank returns", "not published", "<= one step"},
     {"failed requests", "vLLM: all in flight; SGLang: the victim's", "0"},
+    {"answers byte-equal to the undisturbed run", "not published", "100 %"},
 }};
 
 } // namespace
@@ -133,8 +136,10 @@ std::string to_text(const report_facts& facts, const verdict& v) {
                     shown(a.detect_ms), shown(a.commit_ms), shown(a.repair_ms), shown(a.rejoin_ms));
     if (a.fault.control)
       out += fmt::format(", control back {}", shown(a.control_back_ms));
-    out += fmt::format("\n    pause p50 / p99 / max [ms]: survivors {}, victims {}, new {}\n",
-                       shown(a.pause.survivor), shown(a.pause.victim), shown(a.pause.fresh));
+    out += fmt::format(
+        "\n    pause p50 / p99 / max [ms]: survivors {}, victims {}, new {}, at the return {}\n",
+        shown(a.pause.survivor), shown(a.pause.victim), shown(a.pause.fresh),
+        shown(a.rejoin_pause));
   }
   for (const std::string& d : v.descriptor_growth)
     out += fmt::format("  descriptors grew: {}\n", d);
@@ -148,11 +153,16 @@ namespace {
 /// Samples over all faults that kill or freeze ranks [ms].
 struct figures {
   std::vector<double> crash, hang, commit, repair, rejoin, control_back, survivors, victims, fresh;
-  std::size_t failed = 0;
+  std::vector<double> rejoin_pause, steps; ///< [ms] steps: median gaps before faults
+  std::size_t failed = 0, answered = 0, identical = 0;
 
   explicit figures(const std::vector<verdict>& all) {
     for (const verdict& v : all) {
       failed += v.failed;
+      answered += v.requests - std::min(v.failed, v.requests);
+      identical += v.identical;
+      if (v.gap_p50_ms > 0)
+        steps.push_back(v.gap_p50_ms);
       for (const aftermath& a : v.faults)
         add(a);
     }
@@ -163,7 +173,8 @@ private:
     const bool kills = a.fault.kind == fault_kind::kill || a.fault.kind == fault_kind::crash;
     if (kills && a.fault.control && a.control_back_ms)
       control_back.push_back(*a.control_back_ms);
-    if (a.fault.ranks.empty() || (!kills && a.fault.kind != fault_kind::stop))
+    const bool hangs = a.fault.kind == fault_kind::stop || a.fault.kind == fault_kind::hang;
+    if (a.fault.ranks.empty() || (!kills && !hangs))
       return;
     if (a.detect_ms)
       (kills ? crash : hang).push_back(*a.detect_ms);
@@ -171,6 +182,7 @@ private:
          {std::pair{&a.commit_ms, &commit}, {&a.repair_ms, &repair}, {&a.rejoin_ms, &rejoin}})
       if (*from)
         to->push_back(**from);
+    rejoin_pause.insert(rejoin_pause.end(), a.rejoin_pause_ms.begin(), a.rejoin_pause_ms.end());
     if (!kills)
       return;
     survivors.insert(survivors.end(), a.pause.survivor_ms.begin(), a.pause.survivor_ms.end());
@@ -191,7 +203,11 @@ std::string figures_json(const std::vector<verdict>& all) {
                     {"control_back", to_json(quantiles_of(f.control_back))},
                     {"pause_survivors", to_json(quantiles_of(f.survivors))},
                     {"pause_victims", to_json(quantiles_of(f.victims))},
-                    {"wait_of_new", to_json(quantiles_of(f.fresh))}};
+                    {"wait_of_new", to_json(quantiles_of(f.fresh))},
+                    {"pause_rejoin", to_json(quantiles_of(f.rejoin_pause))},
+                    {"step", to_json(quantiles_of(f.steps))},
+                    {"answered", f.answered},
+                    {"byte_equal", f.identical}};
   return out.dump();
 }
 
@@ -202,9 +218,21 @@ std::string peers_table(const std::vector<verdict>& all) {
     return q.count == 0 ? std::string{"-"}
                         : fmt::format("p50 {:.1f} ms, p99 {:.1f} ms of {}", q.p50, q.p99, q.count);
   };
-  const std::array<std::string, 6> ours = {ms(f.crash),   ms(f.hang),
-                                           ms(f.commit),  ms(f.survivors),
-                                           ms(f.victims), std::to_string(f.failed)};
+  const std::array<std::string, anchors.size()> ours = {
+      ms(f.crash),
+      ms(f.hang),
+      ms(f.commit),
+      ms(f.survivors),
+      ms(f.victims),
+      f.rejoin_pause.empty()
+          ? std::string{"-"}
+          : fmt::format("{}; a step: {:.1f} ms", ms(f.rejoin_pause), quantiles_of(f.steps).p50),
+      std::to_string(f.failed),
+      f.answered == 0
+          ? std::string{"-"}
+          : fmt::format("{:.4g} % of {}",
+                        100.0 * static_cast<double>(f.identical) / static_cast<double>(f.answered),
+                        f.answered)};
   std::string out = "| what | here | target | published by others (32 GPUs and more) |\n"
                     "|---|---|---|---|\n";
   for (std::size_t i = 0; i < anchors.size(); ++i)

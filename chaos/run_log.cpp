@@ -125,4 +125,22 @@ std::optional<std::uint64_t> progress_finished(const log_event& e) {
   return number_before(e.field("text"), "/");
 }
 
+double counted(const std::vector<log_event>& events, std::string_view name) {
+  double sum = 0;
+  for (const log_event& e : events) {
+    if (e.name != "process_counters")
+      continue;
+    std::string_view rest = e.field("counters");
+    for (std::string_view pair = next_word(rest); !pair.empty(); pair = next_word(rest)) {
+      const std::size_t equals = std::min(pair.find('='), pair.size() - 1);
+      double total = 0;
+      if (pair.substr(0, equals) == name
+          && std::from_chars(pair.data() + equals + 1, pair.data() + pair.size(), total).ec
+                 == std::errc{})
+        sum += total;
+    }
+  }
+  return sum;
+}
+
 } // namespace di::chaos

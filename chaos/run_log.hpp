@@ -32,4 +32,7 @@ std::optional<std::uint64_t> progress_tokens(const log_event& e);
 /// Requests that had ended.
 std::optional<std::uint64_t> progress_finished(const log_event& e);
 
+/// What all processes that logged it when they ended counted under this name (log.counters).
+double counted(const std::vector<log_event>& events, std::string_view name);
+
 } // namespace di::chaos

@@ -167,7 +167,7 @@ std::string to_yaml(const plan& p) {
       out += fmt::format(", times: {}, every: {}", f.times, launch::format_time(f.every));
     if (f.kind == fault_kind::slow)
       out += fmt::format(", factor: x{}", f.factor);
-    if (f.kind == fault_kind::crash || f.kind == fault_kind::point)
+    if (!f.point.empty())
       out += fmt::format(", point: {}, skip: {}", f.point, f.skip);
     if (f.kind == fault_kind::hog)
       out += fmt::format(", threads: {}", f.threads);

@@ -120,6 +120,13 @@ void check_counts(const plan& p, verdict& v) {
            fmt::format("{} members at the end, expected {}", v.members, *p.expect.members));
 }
 
+void check_smallest(const plan& p, const view_history& views, verdict& v) {
+  if (p.expect.members_min)
+    expect(v, views.members_min() >= *p.expect.members_min,
+           fmt::format("a view of {} members, expected at least {}", views.members_min(),
+                       *p.expect.members_min));
+}
+
 void check_events(const plan& p, const run_record& run, verdict& v) {
   std::set<std::string> seen;
   for (const log_event& e : run.events)
@@ -128,6 +135,8 @@ void check_events(const plan& p, const run_record& run, verdict& v) {
     expect(v, seen.contains(name), fmt::format("no event {}", name));
   for (const std::string& name : p.expect.no_events)
     expect(v, !seen.contains(name), fmt::format("event {}", name));
+  for (const std::string& name : p.expect.counters)
+    expect(v, counted(run.events, name) > 0, fmt::format("nobody counted {}", name));
 }
 
 /// Of a wall clock that was to jump: some process must have had another time than before.
@@ -186,6 +195,20 @@ void check_plan(const plan& p, const run_record& run, bool compared, std::size_t
          fmt::format("descriptors pile up: {}", fmt::join(v.descriptor_growth, ", ")));
 }
 
+/// A view that both loses and gains ends an outage: its gap is the fault's, not the return's.
+void follow_return(aftermath& a, std::int64_t until_us, const token_times& times) {
+  constexpr std::int64_t around_us = 1'000'000;
+  if (!a.rejoin_ms || !a.commit_ms || *a.rejoin_ms <= *a.commit_ms)
+    return;
+  const auto at_us = [&](double ms) {
+    return a.fault.begin_us + static_cast<std::int64_t>(ms * 1000.0);
+  };
+  const std::int64_t back_us = at_us(*a.rejoin_ms);
+  a.rejoin_pause_ms =
+      times.pauses_around(back_us, at_us(*a.commit_ms), std::min(until_us, back_us + around_us));
+  a.rejoin_pause = quantiles_of(a.rejoin_pause_ms);
+}
+
 } // namespace
 
 verdict judge(const plan& p, const std::vector<answer>& reference, const run_record& run,
@@ -216,14 +239,16 @@ verdict judge(const plan& p, const std::vector<answer>& reference, const run_rec
     const std::int64_t until = i + 1 < run.faults.size() ? run.faults[i + 1].begin_us : INT64_MAX;
     aftermath a;
     a.fault = run.faults[i];
-    if (a.fault.armed) // when it struck is known from its discovery only
-      a.fault.begin_us = views.discovered_us(a.fault, run.events);
+    if (a.fault.armed)
+      a.fault.begin_us = views.struck_us(a.fault, run.events);
     views.follow(a, until, run.events);
     a.pause = times.pauses_of(a.fault, until, run.faults);
+    follow_return(a, until, times);
     v.faults.push_back(std::move(a));
   }
   v.false_expulsions = views.expelled_without(run.faults, run.events);
   check_plan(p, run, !reference.empty(), have.size(), v);
+  check_smallest(p, views, v);
   return v;
 }
 

@@ -33,6 +33,10 @@ struct aftermath {
   injected fault;
   std::optional<double> detect_ms, commit_ms, repair_ms, control_back_ms, rejoin_ms;
   pauses pause; ///< longest gap in the fault's time minus the stream's median gap before
+  /// Of a return in a view of its own: each stream's longest gap that ended after it and began
+  /// within a second of it, minus the stream's median gap before.
+  std::vector<double> rejoin_pause_ms;
+  quantiles rejoin_pause;
 };
 
 struct verdict {

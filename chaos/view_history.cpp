@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string>
 #include <string_view>
 
 namespace di::chaos {
@@ -31,7 +32,7 @@ double ms_after(std::int64_t from_us, std::int64_t at_us) {
 
 view_history::view_history(const std::vector<log_event>& events, std::uint32_t ranks) {
   std::set<std::pair<std::uint32_t, std::string>> now;
-  members_ = ranks;
+  members_ = members_min_ = ranks;
   for (const log_event& e : events) {
     if (e.name != "view_committed" || !e.process.starts_with("/control"))
       continue;
@@ -52,6 +53,7 @@ view_history::view_history(const std::vector<log_event>& events, std::uint32_t r
     joined_ += s.came.size();
     now = std::move(next);
     members_ = now.size();
+    members_min_ = std::min(members_min_, members_);
     views_.push_back(std::move(s));
   }
 }
@@ -76,7 +78,7 @@ std::size_t view_history::expelled_without(const std::vector<injected>& faults,
                                            const std::vector<log_event>& events) const {
   const auto ends = [](fault_kind kind) { // that a link was cut is no reason
     return kind == fault_kind::kill || kind == fault_kind::stop || kind == fault_kind::crash
-           || kind == fault_kind::ballast;
+           || kind == fault_kind::hang || kind == fault_kind::ballast;
   };
   std::set<std::pair<std::size_t, std::uint32_t>> excused;
   const std::set<std::pair<std::size_t, std::uint32_t>> none;
@@ -106,12 +108,20 @@ std::size_t view_history::expelled_without(const std::vector<injected>& faults,
   return wrong;
 }
 
-std::int64_t view_history::discovered_us(const injected& f, const std::vector<log_event>& events) {
+std::int64_t view_history::struck_us(const injected& f, const std::vector<log_event>& events) {
+  const auto of_its_rank = [&](const log_event& e) {
+    if (f.kind == fault_kind::hang)
+      return e.name == "hangs_on_purpose"
+             && std::any_of(f.ranks.begin(), f.ranks.end(), [&](std::uint32_t rank) {
+                  return e.process == "/rank/" + std::to_string(rank);
+                });
+    return (e.name == "member_lost" || e.name == "member_stuck")
+           && std::find(f.ranks.begin(), f.ranks.end(),
+                        static_cast<std::uint32_t>(e.number("rank").value_or(-1)))
+                  != f.ranks.end();
+  };
   for (const log_event& e : events)
-    if (e.mono_us >= f.begin_us && (e.name == "member_lost" || e.name == "member_stuck")
-        && std::find(f.ranks.begin(), f.ranks.end(),
-                     static_cast<std::uint32_t>(e.number("rank").value_or(-1)))
-               != f.ranks.end())
+    if (e.mono_us >= f.begin_us && of_its_rank(e))
       return e.mono_us;
   return f.begin_us;
 }
@@ -120,7 +130,8 @@ void view_history::follow(aftermath& a, std::int64_t until_us,
                           const std::vector<log_event>& events) const {
   const std::int64_t from = a.fault.begin_us;
   const fault_kind kind = a.fault.kind;
-  if (kind != fault_kind::kill && kind != fault_kind::stop && kind != fault_kind::crash)
+  if (kind != fault_kind::kill && kind != fault_kind::stop && kind != fault_kind::crash
+      && kind != fault_kind::hang)
     return;
   const auto touched = [&](std::int64_t rank) {
     return std::find(a.fault.ranks.begin(), a.fault.ranks.end(), static_cast<std::uint32_t>(rank))
@@ -134,7 +145,8 @@ void view_history::follow(aftermath& a, std::int64_t until_us,
     if (e.mono_us < from)
       continue;
     const bool about_it = touched(e.number("rank").value_or(-1));
-    if (!a.fault.armed && (e.name == "member_lost" || e.name == "member_stuck") && about_it)
+    if ((!a.fault.armed || kind == fault_kind::hang)
+        && (e.name == "member_lost" || e.name == "member_stuck") && about_it)
       note(a.detect_ms, e.mono_us);
     if (e.name == "placement_settled" && a.commit_ms)
       note(a.repair_ms, e.mono_us);

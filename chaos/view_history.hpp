@@ -21,14 +21,18 @@ public:
   std::size_t joined() const noexcept { return joined_; }
   /// Of the last view.
   std::size_t members() const noexcept { return members_; }
+  /// Of the smallest view.
+  std::size_t members_min() const noexcept { return members_min_; }
   /// Lives that left a view though no fault before had ended or stopped them, and KEEPER had not
   /// said since an operator's command that they are on their way out. A fault excuses one life of
   /// each of its ranks: the first that leaves after it.
   std::size_t expelled_without(const std::vector<injected>& faults,
                                const std::vector<log_event>& events) const;
-  /// When a node process first spoke of one of the fault's ranks; the fault's begin if none did.
-  static std::int64_t discovered_us(const injected& f, const std::vector<log_event>& events);
-  /// Fills in the times after a fault; of armed ones not the detection.
+  /// When an armed fault struck: a process that hangs says so itself before; of one that died, when
+  /// a node process first spoke of it. The fault's begin if neither was seen.
+  static std::int64_t struck_us(const injected& f, const std::vector<log_event>& events);
+  /// Fills in the times after a fault; of armed ones the detection only if they
+  /// told themselves when they struck.
   void follow(aftermath& a, std::int64_t until_us, const std::vector<log_event>& events) const;
 
 private:
@@ -44,7 +48,7 @@ private:
   std::int64_t came_us(std::uint32_t rank, std::size_t leaves) const;
 
   std::vector<step> views_;
-  std::size_t expelled_ = 0, joined_ = 0, members_ = 0;
+  std::size_t expelled_ = 0, joined_ = 0, members_ = 0, members_min_ = 0;
 };
 
 } // namespace di::chaos

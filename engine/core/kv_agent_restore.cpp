@@ -99,6 +99,8 @@ void kv_agent_core::on(const proto::pages_fetched& m, instant now, outbox& out) 
         if (const double s = std::chrono::duration<double>(now - h.sent).count();
             s > 0 && m.bytes.size() >= rate_bytes_min)
           fetch_rate_ += 0.25 * (static_cast<double>(m.bytes.size()) / s - fetch_rate_);
+        if (m.bytes.size() > 0)
+          out.count("di_kv_agent_fetched_bytes_total", static_cast<double>(m.bytes.size()));
         take_fetched(*r, h, m);
         return go_on(*r, now, out); // r may be gone now
       }
@@ -185,6 +187,9 @@ void kv_agent_core::decide(restore& r, instant now, outbox& out) {
       choose(r.wishes[*windows].item.at);
   }
   r.state = restore_state::fetching;
+  if (std::none_of(r.wishes.begin(), r.wishes.end(),
+                   [](const wish& w) { return w.done || !w.who.empty(); }))
+    out.count("di_kv_agent_restores_missed_total");
   const double cost_us = rounds_us + bytes / fetch_rate_ * 1e6;
   if (gain_tokens * r.what.token_us <= cost_us) {
     out.count("di_kv_agent_restores_declined_total");

@@ -65,6 +65,23 @@ TEST(token_gaps, of_ended_streams_do_not_count) {
   EXPECT_EQ(times.pauses_of(f, INT64_MAX).survivor.count, 0U);
 }
 
+TEST(token_gaps, around_a_return_are_those_that_end_after_it) {
+  // Streams wait before their 5th, 10th and 20th token; the return is at 105 ms.
+  const std::vector<answer> answers = {ticking(0, 30, 4, 90), ticking(1, 30, 9, 40),
+                                       ticking(2, 30, 19, 25), ticking(3, 5)};
+  const token_times times{answers, began({1'000'000})};
+  const std::int64_t back_us = 1'000'000 + 105'000;
+  std::vector<double> found = times.pauses_around(back_us, 1'000'000, back_us + 50'000);
+  ASSERT_EQ(found.size(), 3U); // the last one had ended
+  EXPECT_NEAR(found[0], 80, 1e-6);
+  EXPECT_NEAR(found[1], 30, 1e-6);
+  EXPECT_NEAR(found[2], 0, 1e-6); // its wait begins too late
+  found = times.pauses_around(back_us, 1'000'000 + 50'000, back_us + 200'000);
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_NEAR(found[0], 0, 1e-6); // its wait began before
+  EXPECT_NEAR(found[2], 15, 1e-6);
+}
+
 TEST(token_gaps, count_from_the_life_that_wrote_the_answer) {
   answer late = ticking(0, 3);
   late.streams[0].token_ms = {10, 20, 30};

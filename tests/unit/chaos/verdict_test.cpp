@@ -170,6 +170,75 @@ TEST(verdict, lets_an_armed_fault_excuse_the_life_that_it_met) {
   EXPECT_EQ(s.judged().false_expulsions, 1U);
 }
 
+TEST(verdict, follows_a_hang_from_the_word_of_the_process_that_hangs) {
+  verdicts s;
+  s.strikes(1, 1'000'000);
+  s.run.faults[0].kind = fault_kind::hang;
+  s.run.faults[0].armed = true;
+  s.run.events.push_back({1'050'000, "/rank/2", "warn", "hangs_on_purpose", {}}); // another's
+  s.run.events.push_back({1'100'000, "/rank/1", "warn", "hangs_on_purpose", {}});
+  s.run.events.push_back(
+      {1'400'000, "/control", "warn", "member_stuck", {{"rank", "1"}, {"life", "b"}}});
+  s.run.events.push_back(view(1'410'000, 2, "0:a,2:c"));
+  const verdict v = s.judged();
+  EXPECT_EQ(v.false_expulsions, 0U);
+  ASSERT_EQ(v.faults.size(), 1U);
+  EXPECT_DOUBLE_EQ(v.faults[0].detect_ms.value_or(0), 300);
+  EXPECT_DOUBLE_EQ(v.faults[0].commit_ms.value_or(0), 310);
+}
+
+TEST(verdict, sees_a_view_that_is_too_small) {
+  verdicts s;
+  s.strikes(1, 5);
+  s.run.events.push_back(view(20, 2, "0:a,2:c"));
+  s.run.events.push_back(view(30, 3, "0:a,1:d,2:c"));
+  s.p.expect.members_min = 2;
+  EXPECT_TRUE(s.judged().held);
+  s.p.expect.members_min = 3;
+  EXPECT_FALSE(s.judged().held);
+}
+
+TEST(verdict, demands_counters_that_are_above_zero) {
+  verdicts s;
+  s.p.expect.counters = {"di_a_total"};
+  EXPECT_FALSE(s.judged().held);
+  const auto says = [&](std::string totals) {
+    s.run.events.push_back(
+        {2'000'000, "/rank/1", "info", "process_counters", {{"counters", std::move(totals)}}});
+  };
+  says("di_b_total=3 di_a_total=0 di_aa_total=1");
+  EXPECT_FALSE(s.judged().held);
+  says("di_b_total=3 di_a_total=2.5e+05");
+  EXPECT_TRUE(s.judged().held);
+}
+
+TEST(verdict, measures_the_pause_of_a_return_in_a_view_of_its_own) {
+  verdicts s;
+  s.run.answers = "";
+  for (int id = 0; id < 2; ++id)
+    s.run.answers += fmt::format(
+        "{{\"id\":{},\"ids\":[1,2,3,4,5,6,7],\"timings\":{{\"submitted_ms\":0,\"token_ms\":[10,"
+        "20,30,40,50,60,{}],\"ranks\":[[0,0]]}}}}\n",
+        id, id == 0 ? 75 : 70);
+  s.reference = *read_answers(s.run.answers);
+  s.run.events.insert(s.run.events.begin(), {1'000'000, "/control", "info", "batch_began", {}});
+  s.strikes(1, 1'030'000);
+  s.run.events.push_back(view(1'035'000, 2, "0:a,2:c"));
+  s.run.events.push_back(view(1'065'000, 3, "0:a,1:d,2:c"));
+  verdict v = s.judged();
+  ASSERT_EQ(v.faults.size(), 1U);
+  EXPECT_EQ(v.faults[0].rejoin_pause.count, 2U);
+  EXPECT_NEAR(v.faults[0].rejoin_pause.max, 5, 1e-6);
+  EXPECT_NE(peers_table({v}).find("of 2; a step: 10.0 ms | <= one step"), std::string::npos)
+      << peers_table({v});
+  EXPECT_NE(peers_table({v}).find("100 % of 2"), std::string::npos);
+  EXPECT_NE(figures_json({v}).find("\"pause_rejoin\":{\"count\":2"), std::string::npos);
+
+  s.run.events.pop_back(); // lost and back at once: the wait is the fault's
+  s.run.events.back() = view(1'065'000, 2, "0:a,1:d,2:c");
+  EXPECT_EQ(s.judged().faults[0].rejoin_pause.count, 0U);
+}
+
 TEST(verdict, demands_that_a_jump_of_the_clock_was_seen) {
   verdicts s;
   s.strikes(0, 1'000'000);

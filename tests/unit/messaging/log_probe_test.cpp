@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log lines and probes.
+#include "messaging/base/hang_point.hpp"
 #include "messaging/base/log.hpp"
 #include "messaging/base/probe.hpp"
 
@@ -50,6 +51,17 @@ TEST(probe, misbehaves_as_planned_and_counts_visits) {
   reached("c");
   EXPECT_EQ(probe::visits().at("a"), 4u);
   EXPECT_EQ(probe::visits().at("c"), 1u);
+  probe::reset();
+}
+
+TEST(probe, passes_a_place_to_hang_until_it_is_armed) {
+  probe::reset();
+  hang_point("here", hang_kind::spins);
+  probe::arm("elsewhere", {});
+  hang_point("here", hang_kind::blocks);
+  probe::arm("here", {.skip = 1});
+  hang_point("here", hang_kind::spins);
+  EXPECT_EQ(probe::visits().at("here"), 2u);
   probe::reset();
 }
 
