@@ -102,6 +102,21 @@ void resolve_format(request_draft& draft, std::string_view no_json_text,
   draft.schema = std::move(std::get<json>(strict));
 }
 
+// What the tools ask for and only constrained sampling could promise.
+void warn_of_tools(const request_draft& draft, const conversation& talk,
+                   const request_context& context) {
+  const auto strict = [](const tool_definition& tool) { return tool.strict.value_or(false); };
+  const auto first = std::find_if(draft.tools.begin(), draft.tools.end(), strict);
+  if (first != draft.tools.end())
+    not_enforced(fmt::format("tools[{}].strict", first - draft.tools.begin()),
+                 fmt::format("arguments need not fit the schema ({} tools ask for it)",
+                             std::count_if(first, draft.tools.end(), strict)),
+                 context);
+  if (talk.forced_call)
+    not_enforced("tool_choice", "the prompt begins a call, the model may go on with anything",
+                 context);
+}
+
 std::string tools_constraint(const std::vector<tool_definition>& tools, const std::string& only,
                              bool show_strict) {
   std::string out = "[";
@@ -233,6 +248,7 @@ prepare_outcome finish_request(request_draft&& draft, std::string_view no_json_t
   resolve_tools(draft, context, talk);
   resolve_format(draft, no_json_text, context, talk);
   check_reasoning(draft, talk, context);
+  warn_of_tools(draft, talk, context);
   if (context.problems.any())
     return context.problems.take_error();
   sort_tool_results(draft.messages);

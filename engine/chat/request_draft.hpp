@@ -72,6 +72,9 @@ void read_effort(const field_reader& fields, std::string_view key, request_draft
 void read_stop(const field_reader& body, std::string_view key, bool single, request_draft& draft);
 /// name, description, parameters, strict, defer_loading of a function.
 tool_definition read_function(const field_reader& fields, std::string_view parameters_key);
+/// A field asks for a constraint that is not there yet: a warning, or with strict_fields an error
+/// "unsupported_parameter". Nothing where constraints are given out, and in strict_reference.
+void not_enforced(const std::string& field, std::string_view what, const request_context& context);
 /// Names the fields of a body that nothing reads: warnings, or with strict_fields an error.
 void check_unknown_fields(const field_reader& body, std::initializer_list<std::string_view> own,
                           const request_context& context);

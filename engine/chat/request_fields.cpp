@@ -13,7 +13,7 @@ constexpr std::uint64_t u32_max = 0xFFFF'FFFF;
 constexpr std::size_t ids_max = 1'048'576; // [ids] of one list in a body
 
 // Read by read_common() or without effect here; not worth a warning.
-constexpr std::array<std::string_view, 29> shared_fields = {"model",
+constexpr std::array<std::string_view, 27> shared_fields = {"model",
                                                             "stream",
                                                             "temperature",
                                                             "top_p",
@@ -39,9 +39,7 @@ constexpr std::array<std::string_view, 29> shared_fields = {"model",
                                                             "prompt_cache_key",
                                                             "prompt_cache_retention",
                                                             "forced_ids",
-                                                            "request_id",
-                                                            "extra_body",
-                                                            "chat_template_kwargs"};
+                                                            "request_id"};
 
 std::vector<token_id> read_ids(const field_reader& body, std::string_view key,
                                const request_context& context) {
@@ -198,6 +196,18 @@ tool_definition read_function(const field_reader& fields, std::string_view param
   tool.strict = fields.boolean("strict");
   tool.deferred = fields.boolean("defer_loading").value_or(false);
   return tool;
+}
+
+void not_enforced(const std::string& field, std::string_view what, const request_context& context) {
+  if (context.rules.strict_reference || context.rules.constraints)
+    return;
+  if (!context.rules.strict_fields)
+    return context.problems.warn(fmt::format("{} is not enforced: {}", field, what));
+  request_error error;
+  error.message = fmt::format("{} cannot be enforced by this server: {}", field, what);
+  error.code = "unsupported_parameter";
+  error.param = field;
+  context.problems.fail(std::move(error));
 }
 
 void check_unknown_fields(const field_reader& body, std::initializer_list<std::string_view> own,

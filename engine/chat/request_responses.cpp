@@ -32,10 +32,14 @@ struct tool_reader {
     const std::string* const about = fields.text("description");
     std::string shown =
         about != nullptr ? fmt::format("{}\n{}", *about, input_note) : std::string{input_note};
-    if (const json* const format = fields.object("format"))
+    if (const json* const format = fields.object("format")) {
       if (const auto definition = format->find("definition");
           definition != format->end() && definition->is_string())
         shown.append("\n").append(definition->get_ref<const std::string&>());
+      if (const auto kind = format->find("type"); kind != format->end() && *kind == "grammar")
+        not_enforced(fields.place("format").text(), "the model is shown the grammar, no more",
+                     context);
+    }
     tool.description = std::move(shown);
     tool.parameters = json{{"type", "object"},
                            {"properties", {{"input", {{"type", "string"}}}}},

@@ -4,6 +4,7 @@
 
 #include "engine/model/sha256.hpp"
 #include "launch/serve/session.hpp"
+#include "messaging/base/log.hpp"
 
 #include <fmt/format.h>
 
@@ -175,6 +176,9 @@ void service::finished(call& c) {
   if (parts_.metrics != nullptr)
     parts_.metrics->http_ended(c.metric, c.record.status, took);
   log_request(c.record);
+  if (const auto w = joined_warnings(c.warnings); !w.empty())
+    log::info("request_warnings",
+              {{"id", c.record.id}, {"tenant", c.record.tenant}, {"warnings", w}});
 }
 
 void service::hold(std::shared_ptr<session> s) {

@@ -88,6 +88,15 @@ def r05_r06_schemas_fail_closed(s):
     lives(s)
 
 
+def r04b_constraints_are_not_dropped_in_silence(s):
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": TOOL}}]
+    a = s.post("/v1/chat/completions", asking(tools=tools, tool_choice="required", parallel_tool_calls=True, max_tokens=4, chat_template_kwargs={"thinking": False}))
+    said = a.headers["x-di-warnings"] or ""
+    expect(a.status == 200 and all(w in said for w in ("tools[0].strict", "tool_choice", "chat_template_kwargs")), (a.status, said, a.body[:300]))
+    line = s.until("a line of the log", lambda: [l for l in s.log().splitlines() if "request_warnings" in l and a.headers["x-request-id"] in l], 10)[0]
+    expect("tools[0].strict" in line and "chat_template_kwargs" in line, line)
+
+
 def r07_prompts_beyond_the_context(s):
     long = "word " * 20000
     for stream in (False, True):

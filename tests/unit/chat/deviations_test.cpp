@@ -171,6 +171,55 @@ TEST(deviations, unknown_fields_are_named) {
   EXPECT_EQ(refused(api::chat, body, strict_fields).param, "foo");
 }
 
+TEST(deviations, constraints_that_are_not_enforced_are_named) {
+  const std::string f = R"("name": "f", "strict": true)";
+  const std::string schema = R"({"type": "object", "properties": {"a": {"type": "string"}},
+      "required": ["a"], "additionalProperties": false})";
+  const std::string chat_tool = R"("tools": [{"type": "function", "function": {"name": "e"}},
+      {"type": "function", "function": {)"
+                                + f + R"(, "parameters": )" + schema + "}}]";
+  const std::string quiet = R"(, "thinking": {"type": "disabled"}, "tool_choice": )";
+  const struct {
+    api protocol;
+    std::string body;
+    std::string field; ///< that the warning names
+  } cases[] = {
+      {api::chat, chat_body(chat_tool), "tools[1].strict"},
+      {api::responses,
+       responses_body(R"("tools": [{"type": "function", )" + f + R"(, "parameters": )" + schema
+                      + "}]"),
+       "tools[0].strict"},
+      {api::messages, messages_body(R"("tools": [{)" + f + R"(, "input_schema": )" + schema + "}]"),
+       "tools[0].strict"},
+      {api::responses, responses_body(R"("tools": [{"type": "custom", "name": "p", "format":
+          {"type": "grammar", "syntax": "lark", "definition": "start: \"a\""}}])"),
+       "tools[0].format"},
+      {api::chat,
+       chat_body(R"("tools": [{"type": "function", "function": {"name": "e"}}])" + quiet
+                 + R"("required")"),
+       "tool_choice"},
+      {api::chat,
+       chat_body(R"("tools": [{"type": "function", "function": {"name": "e"}}])" + quiet
+                 + R"({"type": "function", "function": {"name": "e"}})"),
+       "tool_choice"},
+      {api::chat, chat_body(R"("chat_template_kwargs": {"thinking": false})"),
+       "chat_template_kwargs"},
+      {api::chat, chat_body(R"("extra_body": {"guided_json": {}})"), "extra_body"},
+  };
+  request_rules strict_fields, constraints;
+  strict_fields.strict_fields = true;
+  constraints.constraints = true;
+  for (const auto& it : cases) {
+    const auto warnings = accepted(it.protocol, it.body).warnings;
+    ASSERT_EQ(warnings.size(), 1U) << it.body;
+    EXPECT_NE(warnings[0].find(it.field), std::string::npos) << warnings[0];
+    EXPECT_TRUE(accepted(it.protocol, it.body, strict()).warnings.empty()) << it.body;
+    EXPECT_EQ(refused(it.protocol, it.body, strict_fields).param, it.field);
+    const bool unknown = it.field == "chat_template_kwargs" || it.field == "extra_body";
+    EXPECT_EQ(accepted(it.protocol, it.body, constraints).warnings.size(), unknown ? 1U : 0U);
+  }
+}
+
 TEST(deviations, constrained_output_is_refused_by_type) {
   const std::string schema =
       R"({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}})";
