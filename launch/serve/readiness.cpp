@@ -2,6 +2,8 @@
 // States of readiness, and the probe that asks for them.
 #include "launch/serve/readiness.hpp"
 
+#include "messaging/proto/keeper.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,6 +39,9 @@ private:
   std::shared_ptr<readiness> state_;
   std::atomic<bool> over_ = false;
 };
+
+/// In tags of questions to KEEPER.
+constexpr std::uint64_t of_keeper = std::uint64_t{1} << 63;
 
 } // namespace
 
@@ -128,18 +133,27 @@ void readiness::settle(std::unique_lock<std::mutex> lock) {
 
 void probe_core::on_due(timer which, instant, outbox& out) {
   out.request("/control/scheduler", proto::get_schedule{}, ++asked_, options_.timeout);
+  out.request("/control/keeper", proto::get_keeper{}, asked_ | of_keeper, options_.timeout);
   out.arm(which, options_.state->health().ready ? options_.period : options_.period_short);
 }
 
 void probe_core::on_answer(std::uint64_t tag, const result<parcel>& answer, instant, outbox&) {
-  const auto* schedule = answer ? answer->as<proto::schedule>() : nullptr;
-  if (schedule) {
-    answered_ = std::max(answered_, tag);
-    options_.state->control_answered(static_cast<std::uint32_t>(schedule->ranks.size()));
-    prove();
-  } else if (tag > answered_) {
-    options_.state->control_silent(answer ? "another answer" : answer.error().what);
+  tag &= ~of_keeper;
+  if (const auto* schedule = answer ? answer->as<proto::schedule>() : nullptr) {
+    in_view_ = static_cast<std::uint32_t>(schedule->ranks.size());
+  } else if (const auto* keeper = answer ? answer->as<proto::keeper_state>() : nullptr) {
+    // A dead rank stays in the view until another view is made: the last one does for long.
+    alive_ = static_cast<std::uint32_t>(
+        std::count_if(keeper->ranks.begin(), keeper->ranks.end(),
+                      [](const proto::kept_rank& r) { return r.state == "member"; }));
+  } else {
+    if (tag > answered_)
+      options_.state->control_silent(answer ? "another answer" : answer.error().what);
+    return;
   }
+  answered_ = std::max(answered_, tag);
+  options_.state->control_answered(std::min(in_view_, alive_));
+  prove();
 }
 
 void probe_core::prove() {

@@ -30,7 +30,7 @@ public:
 
   /// So many of so many processes of the run are ready. @param missing  names of the others
   void processes(std::uint32_t ready, std::uint32_t all, std::string missing);
-  /// SCHEDULER answered: so many ranks may be used.
+  /// Control answered: so many ranks may be used.
   void control_answered(std::uint32_t ranks_ready);
   void control_silent(std::string why);
   /// The own request got its token, or did not.
@@ -80,6 +80,7 @@ private:
 
   probe_options options_;
   std::uint64_t asked_ = 0, answered_ = 0;         ///< tags; the newest that was answered
+  std::uint32_t in_view_ = 0, alive_ = 0;          ///< [ranks] of SCHEDULER, and of KEEPER
   std::shared_ptr<actors::stream_listener> proof_; ///< of the own request that is under way
 };
 

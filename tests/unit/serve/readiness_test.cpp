@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a gateway says that it is ready, and why it is not.
 #include "launch/serve/readiness.hpp"
+#include "messaging/proto/keeper.hpp"
 #include "tests/support/sent_mail.hpp"
 #include "tests/support/serve_world.hpp"
 
@@ -35,7 +36,9 @@ struct gateway {
     return o;
   }
   /// One question and its answer; ranks below 0: there is none.
-  void look(int ranks) {
+  void look(int ranks) { look(ranks, ranks); }
+  /// @param alive  ranks that KEEPER calls members
+  void look(int ranks, int alive) {
     outbox out;
     probe.on_due({1, 0}, now, out);
     ++asked;
@@ -44,6 +47,11 @@ struct gateway {
     proto::schedule s;
     s.ranks.resize(static_cast<std::size_t>(ranks));
     probe.on_answer(asked, parcel::of(std::move(s)), now, out);
+    proto::keeper_state k;
+    k.ranks.resize(static_cast<std::size_t>(ranks));
+    for (int i = 0; i < ranks; ++i)
+      k.ranks[static_cast<std::size_t>(i)].state = i < alive ? "member" : "waiting";
+    probe.on_answer(asked | std::uint64_t{1} << 63, parcel::of(std::move(k)), now, out);
   }
   void answer(proto::finish_reason reason) {
     proto::tokens_released m;
@@ -125,6 +133,17 @@ TEST(readiness, of_a_later_life_needs_no_proof) {
   EXPECT_TRUE(g.desk->orders.empty());
   EXPECT_TRUE(g.state->health().ready);
   EXPECT_EQ(g.told, 1);
+}
+
+TEST(readiness, goes_while_the_ranks_of_the_view_are_dead) {
+  gateway g{true};
+  g.look(2);
+  EXPECT_TRUE(g.state->health().ready);
+  g.look(2, 0);
+  EXPECT_FALSE(g.state->health().ready);
+  EXPECT_EQ(g.state->health().why, "no rank may be used now");
+  g.look(2, 1);
+  EXPECT_TRUE(g.state->health().ready);
 }
 
 TEST(readiness, ends_with_a_drain) {
