@@ -154,6 +154,17 @@ def r30_a_worker_that_hangs():
         s.until("the stopped process is gone", lambda: not alive(victim), 10)
         s.until("it is ready", lambda: s.ask("GET", "/readyz").status == 200, 20)
         print(json.dumps({"usual_ms": round(1000 * usual), "hung_ms": round(1000 * took)}))
+    with serving(1) as s:  # the only one: nobody could serve
+        victim = s.processes()["rank 0"]
+        os.kill(victim, signal.SIGSTOP)
+        hung = time.monotonic()
+        s.until("readiness says so", lambda: s.ask("GET", "/readyz").status == 503, 5)
+        told = time.monotonic() - hung
+        expect(s.ask("GET", "/livez").status == 200, "the gateway itself lives")
+        s.until("it is ready again", lambda: s.ask("GET", "/readyz").status == 200, 30)
+        expect(not alive(victim), "the stopped process is gone")
+        good(s, CHAT, asking(max_tokens=3))
+        print(json.dumps({"unready_after_ms": round(1000 * told), "back_after_ms": round(1000 * (time.monotonic() - hung))}))
 
 
 def r32_counters_of_several_gateways():
