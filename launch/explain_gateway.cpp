@@ -82,7 +82,7 @@ const key_row rows[] = {
    [](t_& t, i_, s_ v) { t.gateway.limits.choices = v.u32(); }, 1, 128, "", false, "n"},
   {"gateway.limits.stop", key_kind::integer, "16", "Stop strings of one request.",
    [](t_& t, i_, s_ v) { t.gateway.limits.stop = v.u32(); }, 1, 1024},
-  {"gateway.limits.max_tokens", key_kind::integer, "0", "Output tokens of one choice; a request that asks for more gets so many. 0: what the context holds.",
+  {"gateway.limits.max_tokens", key_kind::integer, "0", "Output tokens of one choice: what a request gets that names no number, at most. One that asks for more is refused with 400 (Messages: gets so many and a warning). 0: what the context holds.",
    [](t_& t, i_, s_ v) { t.gateway.limits.max_tokens = v.u32(); }, 0, 16'777'216, "", false, "max_model_len"},
   {"gateway.limits.queue", key_kind::integer, "4096", "Requests that each gateway may have open; more are refused with 503.",
    [](t_& t, i_, s_ v) { t.gateway.limits.queue = v.u32(); }, 1, 1'000'000, "", false, "max_concurrent_requests|queue_size"},

@@ -115,7 +115,7 @@ std::variant<std::uint32_t, request_error> resolve_max_tokens(const prepared_req
                              : request.effort == effort_level::max ? 131'072
                                                                    : 65'536;
   const std::size_t left = std::max<std::size_t>(1, context_tokens - prompt_tokens);
-  return static_cast<std::uint32_t>(std::min(wanted, left));
+  return static_cast<std::uint32_t>(std::min({wanted, left, std::size_t{rules.max_tokens_max}}));
 }
 
 } // namespace di::engine

@@ -158,6 +158,18 @@ def a_full_disk():
             s.until("it serves again", lambda: s.post(chat, ask_chat(max_tokens=3)).status == 200)
 
 
+def few_tokens(s):
+    """gateway.limits.max_tokens is 20."""
+    for path, body, field in ((chat, ask_chat(ignore_eos=True), "max_tokens"), ("/v1/responses", {"model": "demo", "input": "Tell.", "ignore_eos": True}, "max_output_tokens")):
+        body.pop(field, None)
+        usage = s.post(path, body).json()["usage"]
+        expect(20 in (usage.get("completion_tokens"), usage.get("output_tokens")), (path, usage))
+        expect("20" in refused(s.post(path, {**body, field: 21}), 400)["message"], path)
+        expect(s.post(path, {**body, field: 20}).status == 200, path)
+    a = s.post("/v1/messages", {**ask_chat(ignore_eos=True, max_tokens=30), "model": "claude-x"})
+    expect(a.json()["usage"]["output_tokens"] == 20 and "max_tokens" in a.headers["x-di-warnings"], (a.body, a.headers))
+
+
 def counted(s):
     """Tokens that this gateway got for the request that is open."""
     return sum(v for k, v in s.metrics().items() if k.startswith("di_generation_tokens_total")) - 300
@@ -174,6 +186,9 @@ def main():
             print("keys_and_their_bounds: ok", flush=True)
     a_full_disk()
     print("a_full_disk: ok", flush=True)
+    with Served(dilaunch, local1, sets=(names, "gateway.limits.max_tokens=20")) as s:
+        few_tokens(s)
+        print("few_tokens: ok", flush=True)
     with Served(dilaunch, local1, sets=(names, "gateway.limits.queue=4")) as s:
         a_full_gateway(s)
         print("a_full_gateway: ok", flush=True)

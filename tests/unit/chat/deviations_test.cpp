@@ -259,6 +259,9 @@ TEST(deviations, a_prompt_that_fills_the_context_is_too_long) {
   EXPECT_EQ(std::get<request_error>(full).code, "context_length_exceeded");
   EXPECT_EQ(std::get<std::uint32_t>(resolve_max_tokens(r, 10, 10, strict())), 1U);
   EXPECT_EQ(std::get<std::uint32_t>(resolve_max_tokens(r, 10, 100)), 90U);
+  request_rules few;
+  few.max_tokens_max = 20;
+  EXPECT_EQ(std::get<std::uint32_t>(resolve_max_tokens(r, 10, 100, few)), 20U);
   EXPECT_EQ(std::get<request_error>(resolve_max_tokens(r, 11, 10, strict())).code,
             "invalid_request_error");
 }
