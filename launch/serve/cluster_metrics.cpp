@@ -32,6 +32,8 @@ void fill_ranks(metric_page& page, const proto::keeper_state& k) {
   page.counter("di_rank_restarts_total", "Starts of ranks after their first.").series(starts);
 }
 
+constexpr std::uint64_t page_tokens = 128; ///< @source engine/model/kv_layout.hpp
+
 struct loads {
   double running = 0, waiting = 0, kv_free = 0, kv_total = 0, pending = 0;
   explicit loads(const proto::schedule& s) {
@@ -104,6 +106,13 @@ void fill_vllm(metric_page& page, const cluster_reading& now, const std::string&
     page.gauge("vllm:num_requests_running", "As di_sequences_running.").series(l.running, of);
     page.gauge("vllm:num_requests_waiting", "Sequences that wait, at ranks or without one.")
         .series(l.waiting + static_cast<double>(now.schedule->queued), of);
+    page.gauge("vllm:num_requests_swapped", "None ever is: what is preempted is computed again.")
+        .series(0, of);
+    page.gauge("vllm:cache_config_info", "KV room of all ranks, in pages; always 1.")
+        .series(1, {of[0],
+                    {"block_size", std::to_string(page_tokens)},
+                    {"num_gpu_blocks",
+                     std::to_string(static_cast<std::uint64_t>(l.kv_total) / page_tokens)}});
     page.gauge("vllm:kv_cache_usage_perc", "As di_kv_cache_usage_ratio.").series(l.kv_used(), of);
     page.gauge("vllm:gpu_cache_usage_perc", "As di_kv_cache_usage_ratio.").series(l.kv_used(), of);
   }

@@ -316,8 +316,14 @@ void serving_metrics::fill_tokens(metric_page& page, bool vllm) const {
   for (std::size_t i = 0; i < served_ends; ++i)
     page.series(value_of(ends_[i]), {model[0], {"finished_reason", std::string{end_names[i]}}});
   if (vllm) {
-    counter("prefix_cache_queries_total", "Tokens of prompts taken in.", prompt_);
-    counter("prefix_cache_hits_total", "Tokens of prompts that were not computed again.", cached_);
+    for (const std::string old : {"", "gpu_"}) {
+      counter(old + "prefix_cache_queries_total", "Tokens of prompts taken in.", prompt_);
+      counter(old + "prefix_cache_hits_total", "Tokens of prompts that were not computed again.",
+              cached_);
+    }
+    page.counter(named("admission_rejections_total"), "As di_admission_rejections_total.");
+    for (std::size_t i = 0; i < rejections; ++i)
+      page.series(value_of(rejected_[i]), {model[0], {"reason", std::string{rejection_names[i]}}});
   } else {
     counter("cached_tokens_total", "Tokens of prompts that were not computed again.", cached_);
     counter("requests_aborted_total", "Requests whose client left or cancelled.",

@@ -28,8 +28,8 @@ def metrics(up, port, target="/metrics"):
     """{(name, labels): value} of a page that promtool has nothing to say about."""
     status, headers, text = up.ask("GET", target, port=port)
     expect(status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4"), f"{status} {headers} {text[:300]}")
-    ours = "\n".join(line for line in text.splitlines() if "vllm:" not in line) + "\n"  # a colon is no name of ours
-    lint = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, timeout=60)
+    plain = text.replace("vllm:", "vllm_")  # that colon is all that promtool dislikes of these names
+    lint = subprocess.run(["promtool", "check", "metrics"], input=plain, capture_output=True, text=True, timeout=60)
     expect(lint.returncode == 0 and not lint.stderr, f"promtool: {lint.stdout}{lint.stderr}")
     all = {}
     for line in text.splitlines():
@@ -97,6 +97,37 @@ def kills_and_shows(up):
         expect(got.status == wanted and got.json()["ok"] is False, f"{path} {body}: {got.status} {got.body}")
     got = up.ask("POST", "/admin/kill", {"rank": 1}, headers={"Origin": "http://evil.example"}, port=up.admin_port)
     expect(got.status == 403, f"{got.status} {got.body}")
+
+
+TIMES = ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
+         "request_prefill_time_seconds", "request_decode_time_seconds", "request_inference_time_seconds", "request_prompt_tokens", "request_generation_tokens",
+         "request_params_n", "request_params_max_tokens")
+BOTH = (*(f"{n}_{part}" for n in TIMES for part in ("bucket", "sum", "count")), "prompt_tokens_total", "generation_tokens_total", "request_success_total", "admission_rejections_total")
+VLLM = {  # by page
+    "gateway": (*BOTH, "time_per_output_token_seconds_bucket", "prefix_cache_queries_total", "prefix_cache_hits_total", "gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total"),
+    "cluster": ("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc", "gpu_cache_usage_perc", "cache_config_info", "num_preemptions_total",
+                "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_per_pos_total")}
+OURS = {
+    "gateway": (*BOTH, "process_start_time_seconds", "cached_tokens_total", "requests_aborted_total", "gateway_requests", "requests_known_total", "streams_resumed_total",
+                "http_requests_total", "http_requests_in_flight", "http_request_duration_seconds_bucket", "http_received_bytes_total", "http_sent_bytes_total", "http_connections_total",
+                "http_connections_open", "http_refused_total", "http_timeouts_total", "http_clients_left_total", "http_streams_open", "http_slow_clients_total"),
+    "cluster": ("control_up", "view_epoch", "ranks", "ranks_wanted", "rank_deaths_total", "rank_restarts_total", "sequences_running", "sequences_waiting", "requests_queued",
+                "prompt_rows_pending", "kv_cache_usage_ratio", "kv_tokens", "rank_balance_ratio", "journal_open_requests", "journal_tokens_total", "journal_unwritten_records",
+                "journal_file_bytes", "journal_failing", "telemetry_processes")}
+
+
+def every_name(up):
+    """All names of doc/operations.md and, with gateway.compat_metrics, those of vLLM that stand for something here; the names of 5c that do not are in the table there."""
+    with open(f"{source}/doc/operations.md") as f:
+        doc = f.read()
+    for kind, port in (("gateway", up.ports[0]), ("cluster", up.admin_port)):
+        there = {n for n, _ in metrics(up, port)}
+        wanted = {"di_" + n for n in OURS[kind]} | {"vllm:" + n for n in VLLM[kind]}
+        expect(wanted <= there, f"{kind}: no {sorted(wanted - there)}")
+        strange = {n for n in there if n.startswith("vllm:")} - wanted - {"vllm:time_per_output_token_seconds_" + p for p in ("sum", "count")}
+        expect(not strange, f"{kind}: names that no list has: {strange}")
+    for name in ("corrupted_requests", "lora_requests_info", "iteration_tokens_total", "request_max_num_generation_tokens", "external_prefix_cache_", "engine_startup_time", "num_requests_swapped"):
+        expect(name in doc, f"doc/operations.md does not say what stands for {name}")
 
 
 def names_of_dashboard(up):
@@ -206,7 +237,7 @@ def main():
     home = tempfile.mkdtemp(prefix="di-operate-")
     up = Served(dilaunch, local4, sets=("gateway.compat_metrics=true", "roles.decode.rebalance=auto"))
     try:
-        for part in (counts_exactly, names_of_dashboard, kills_and_shows, survives_control):
+        for part in (counts_exactly, every_name, names_of_dashboard, kills_and_shows, survives_control):
             began = time.monotonic()
             part(up)
             print(f"{part.__name__}: {time.monotonic() - began:.1f} s", flush=True)

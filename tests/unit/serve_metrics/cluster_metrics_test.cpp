@@ -77,6 +77,9 @@ TEST(cluster_metrics, shows_the_names_of_vllm_when_told) {
   expect_line(text, R"(vllm:num_requests_waiting{model_name="tiny"} 7)");
   expect_line(text, R"(vllm:kv_cache_usage_perc{model_name="tiny"} 0.25)");
   expect_line(text, R"(vllm:spec_decode_num_accepted_tokens_total{model_name="tiny"} 40)");
+  expect_line(text, R"(vllm:num_requests_swapped{model_name="tiny"} 0)");
+  expect_line(text,
+              R"(vllm:cache_config_info{model_name="tiny",block_size="128",num_gpu_blocks="1"} 1)");
 }
 
 TEST(cluster_metrics, says_that_control_is_away) {
