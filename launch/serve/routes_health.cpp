@@ -43,6 +43,34 @@ void version(service& home, call& c) {
   home.answer(c, 200, j.dump());
 }
 
+/// For those who ask for SGLang's names: what a client may know of this server, no paths.
+void server_info(service& home, call& c) {
+  const auto s = home.settings();
+  const auto h = home.health();
+  json j = state_of(h, h.ready);
+  j["version"] = s->version;
+  j["served_model_name"] = s->model.name;
+  j["context_length"] = s->model.context_tokens;
+  j["vocab_size"] = s->model.vocabulary;
+  j["contract"] = h.contract;
+  j["gateway"] = s->gateway;
+  j["max_running_requests"] = s->limits.requests;
+  j["server_load"] = home.doors().open();
+  home.answer(c, 200, j.dump());
+}
+
+void model_info(service& home, call& c) {
+  const auto s = home.settings();
+  json j;
+  j["model_path"] = s->model.name;
+  j["tokenizer_path"] = s->model.name;
+  j["served_model_name"] = s->model.name;
+  j["is_generation"] = true;
+  j["max_model_len"] = s->model.context_tokens;
+  j["vocab_size"] = s->model.vocabulary;
+  home.answer(c, 200, j.dump());
+}
+
 } // namespace
 
 void add_health_routes(router& to, service& home) {
@@ -50,7 +78,8 @@ void add_health_routes(router& to, service& home) {
   for (const auto* path : {"/live", "/livez", "/liveness", "/ping"}) // this thread answers: alive
     to.add(
         "GET", path, [&home](call_ptr c) { tell(home, *c, home.health(), true); }, open);
-  for (const auto* path : {"/health", "/healthz", "/ready", "/readyz", "/readiness"})
+  for (const auto* path :
+       {"/health", "/healthz", "/health_generate", "/ready", "/readyz", "/readiness"})
     to.add(
         "GET", path,
         [&home](call_ptr c) {
@@ -74,6 +103,21 @@ void add_health_routes(router& to, service& home) {
         home.answer(*c, 200, json{{"server_load", home.doors().open()}}.dump());
       },
       open);
+  to.add(
+      "GET", "/loads",
+      [&home](call_ptr c) {
+        const auto h = home.health();
+        json j{{"server_load", home.doors().open()}, {"ranks", h.ranks}};
+        j["ranks_ready"] = h.ranks_ready;
+        home.answer(*c, 200, j.dump());
+      },
+      open);
+  const route_options keyed{dialect::openai, true, served_route::models};
+  for (const auto* path : {"/server_info", "/get_server_info"})
+    to.add(
+        "GET", path, [&home](call_ptr c) { server_info(home, *c); }, keyed);
+  to.add(
+      "GET", "/get_model_info", [&home](call_ptr c) { model_info(home, *c); }, keyed);
   to.add("GET", "/metrics",
          [&home](call_ptr c) {
            if (home.metrics() == nullptr)

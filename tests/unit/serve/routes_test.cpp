@@ -115,7 +115,12 @@ TEST(health, tells_life_from_readiness) {
   const auto start = w.send("GET", "/startupz");
   EXPECT_EQ(start->whole->status, 503);
   EXPECT_EQ(body_of(*start)["progress"], 0.25);
+  EXPECT_EQ(w.send("GET", "/health_generate")->whole->status, 503);
   EXPECT_EQ(body_of(*w.send("GET", "/version"))["version"], "di test");
+  EXPECT_EQ(body_of(*w.send("GET", "/get_server_info"))["context_length"], 4'096);
+  EXPECT_EQ(body_of(*w.send("GET", "/server_info"))["status"], "unavailable");
+  EXPECT_EQ(body_of(*w.send("GET", "/get_model_info"))["model_path"], "demo");
+  EXPECT_EQ(body_of(*w.send("GET", "/loads"))["server_load"], 0);
 }
 
 TEST(models, are_listed_with_their_aliases_and_found_one_by_one) {
