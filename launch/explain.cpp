@@ -89,7 +89,7 @@ const key_row own_rows[] = {
    [](t_& t, i_, s_ v) { t.ep = v.u32(); t.ep_at = v.at; }, 1, 4096, "", false, "dp|expert_parallel"},
   {"roles.decode.redundant_experts", key_kind::integer, "0", "Expert slots beyond one per expert, over all ranks, per layer.",
    [](t_& t, i_, s_ v) { t.redundant_experts = v.u32(); t.redundant_at = v.at; }, 0, 65536, "", false, "redundancy|spare_slots"},
-  {"roles.decode.rebalance", key_kind::text, "off", "Moving experts between ranks while serving: off, auto (by load, when a move gains enough) or forced:STEPS (at random every so many steps, a test). Tokens do not depend on it.",
+  {"roles.decode.rebalance", key_kind::text, "off", "Moving experts between ranks while serving: off, observe (loads are counted for metrics and the live page, nothing moves), auto (by load, when a move gains enough) or forced:STEPS (at random every so many steps, a test). Tokens do not depend on it.",
    [](t_& t, i_, s_ v) { t.rebalance = v.text; t.rebalance_at = v.at; }, 0, 0, "", false, "eplb|load_balance|enable_eplb"},
   {"roles.decode.rebalance_window", key_kind::integer, "128", "Steps over which a rank counts its experts' rows before it reports them; forced: its STEPS.",
    [](t_& t, i_, s_ v) { t.rebalance_window = v.u32(); }, 1, 1'000'000, "", false, "window|count_window"},

@@ -3,6 +3,7 @@
 #include "engine/moe/rebalance_policy.hpp"
 
 #include <charconv>
+#include <limits>
 
 namespace di::engine {
 
@@ -12,6 +13,11 @@ result<rebalance_policy> parse_rebalance(std::string_view text) {
     return p;
   if (text == "auto") {
     p.mode = rebalance_mode::automatic;
+    return p;
+  }
+  if (text == "observe") { // by load, but no load is uneven enough
+    p.mode = rebalance_mode::automatic;
+    p.begin_above = std::numeric_limits<double>::infinity();
     return p;
   }
   constexpr std::string_view forced = "forced";
@@ -31,8 +37,8 @@ result<rebalance_policy> parse_rebalance(std::string_view text) {
     if (good)
       return p;
   }
-  return fail(ec::bad_config, "'{}' is none of off, auto, forced, forced:STEPS (1 to 1000000)",
-              text);
+  return fail(ec::bad_config,
+              "'{}' is none of off, observe, auto, forced, forced:STEPS (1 to 1000000)", text);
 }
 
 } // namespace di::engine

@@ -28,7 +28,7 @@ struct rebalance_policy {
   std::uint64_t seed = 1;             ///< of forced placements
 };
 
-/// Reads `off`, `auto`, `forced` or `forced:STEPS`. @errors bad_config
+/// Reads `off`, `observe`, `auto`, `forced` or `forced:STEPS`. @errors bad_config
 result<rebalance_policy> parse_rebalance(std::string_view text);
 
 } // namespace di::engine

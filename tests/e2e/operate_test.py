@@ -235,7 +235,7 @@ def live_page(up, picture):
 def main():
     needed(promtool="prometheus", chromium="chromium")
     home = tempfile.mkdtemp(prefix="di-operate-")
-    up = Served(dilaunch, local4, sets=("gateway.compat_metrics=true", "roles.decode.rebalance=auto"))
+    up = Served(dilaunch, local4, sets=("gateway.compat_metrics=true",))
     try:
         for part in (counts_exactly, every_name, names_of_dashboard, kills_and_shows, survives_control):
             began = time.monotonic()

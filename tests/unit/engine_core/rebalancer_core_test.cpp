@@ -236,6 +236,18 @@ TEST(rebalancer_core, leaves_even_loads_alone) {
   EXPECT_NEAR(o.counters["di_rebalancer_moe_lb"], 1, 1e-6);
 }
 
+TEST(rebalancer_core, shows_uneven_loads_and_moves_nothing_when_it_only_observes) {
+  rebalance_policy policy = by_load();
+  policy.begin_above = parse_rebalance("observe")->begin_above;
+  office o{policy};
+  for (int w = 0; w < 12; ++w)
+    o.load(0, uneven());
+  EXPECT_TRUE(o.core.settled() && o.core.on(proto::get_heat{})->counted);
+  o.take();
+  EXPECT_EQ(o.counters["di_rebalancer_plans_total"], 0);
+  EXPECT_GT(o.counters["di_rebalancer_moe_lb"], 1.7);
+}
+
 TEST(rebalancer_core, places_at_random_every_few_steps_when_forced) {
   rebalance_policy policy = parse_rebalance("forced:4").value();
   std::vector<proto::placement_group> seen[2];

@@ -129,8 +129,8 @@ TEST(topology, reads_when_experts_move) {
   EXPECT_EQ(forced.window_steps, 3U);
   EXPECT_EQ(forced.interval_steps, 3U);
   EXPECT_EQ(errors(good("roles: {decode: {rebalance: forced:0}}\n")),
-            "t.yaml:5:29: roles.decode.rebalance: 'forced:0' is none of off, auto, forced, "
-            "forced:STEPS (1 to 1000000)");
+            "t.yaml:5:29: roles.decode.rebalance: 'forced:0' is none of off, observe, auto, "
+            "forced, forced:STEPS (1 to 1000000)");
 }
 
 TEST(topology, reads_how_steps_are_computed) {
