@@ -83,8 +83,10 @@ def r04_response_formats_that_are_none(s):
 
 def r05_r06_schemas_fail_closed(s):
     for schema in ({"type": "object", "properties": {"a": "bar"}}, {"type": "object", "properties": {"a": {"type": "string", "pattern": "([a-z"}}}):
-        refused(s, CHAT, asking("json", response_format={"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}))
-        refused(s, RESPONSES, {"model": "demo", "input": "json", "text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": schema}}})
+        refused(s, CHAT, asking("json", response_format={"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}), "unsupported_parameter")
+        refused(s, RESPONSES, {"model": "demo", "input": "json", "text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": schema}}}, "unsupported_parameter")
+    image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    refused(s, CHAT, {**asking(), "messages": [{"role": "user", "content": image}]}, "unsupported_content")
     lives(s)
 
 
@@ -108,7 +110,7 @@ def r07_prompts_beyond_the_context(s):
 
 
 def r09_numbers_out_of_bounds(s):
-    for field, value in (("n", 1000000), ("max_tokens", 10**9), ("stop", [str(i) for i in range(100000)]), ("n", 0), ("max_tokens", -1), ("max_tokens", 10**40), ("top_logprobs", 10**6)):
+    for field, value in (("n", 1000000), ("max_tokens", 10**9), ("stop", [str(i) for i in range(100000)]), ("n", 0), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 10**40), ("top_logprobs", 10**6)):
         more = {"logprobs": True} if field == "top_logprobs" else {}
         e = refused(s, CHAT, asking(**{field: value}, **more))
         expect(e["code"] != "model_not_found", e)
