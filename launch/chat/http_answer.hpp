@@ -22,9 +22,8 @@ public:
   /// The connection was closed. @errors bad_format: in the middle of the answer
   result<void> close();
 
-  bool has_head() const noexcept { return part_ > part::head; }
   bool done() const noexcept { return part_ == part::done; }
-  int status() const noexcept { return status_; } ///< once has_head()
+  int status() const noexcept { return status_; } ///< of the newest head; 0: none came yet
   /// Empty if there is none. @param name in lower case
   std::string_view header(const std::string& name) const;
 

@@ -86,7 +86,7 @@ api_error to_api_error(const engine::request_error& e) {
 }
 
 std::variant<json, api_error> read_body(const service& home, const call& c) {
-  auto parsed = engine::parse_body(c.asked.body, home.rules(is_messages(c)));
+  auto parsed = engine::parse_body(c.asked.body, home.rules());
   if (const auto* no = std::get_if<engine::request_error>(&parsed))
     return to_api_error(*no);
   auto& body = std::get<json>(parsed);
@@ -190,8 +190,8 @@ std::variant<generation, api_error> make_generation(const service& home, call& c
   if (const auto* no = std::get_if<api_error>(&prompt))
     return *no;
   auto& ids = std::get<std::vector<token_id>>(prompt);
-  const auto max_tokens = engine::resolve_max_tokens(r, ids.size(), s->model.context_tokens,
-                                                     home.rules(is_messages(c)));
+  const auto max_tokens =
+      engine::resolve_max_tokens(r, ids.size(), s->model.context_tokens, home.rules());
   if (const auto* no = std::get_if<engine::request_error>(&max_tokens))
     return to_api_error(*no);
   const auto deadline = deadline_of(home, c);
@@ -224,7 +224,7 @@ std::variant<generation, api_error> make_generation(const service& home, call& c
   auto forced = take_forced(home, body);
   if (const auto* no = std::get_if<api_error>(&forced))
     return *no;
-  auto prepared = engine::prepare_request(protocol, body, home.rules(is_messages(c)));
+  auto prepared = engine::prepare_request(protocol, body, home.rules());
   if (const auto* no = std::get_if<engine::request_error>(&prepared))
     return to_api_error(*no);
   auto& r = std::get<engine::prepared_request>(prepared);
@@ -244,7 +244,7 @@ counted count(const service& home, const call& c, api protocol) {
   auto& j = std::get<json>(body);
   if (protocol == api::messages && !j.contains("max_tokens"))
     j["max_tokens"] = 1;
-  const auto prepared = engine::prepare_request(protocol, j, home.rules(is_messages(c)));
+  const auto prepared = engine::prepare_request(protocol, j, home.rules());
   if (const auto* no = std::get_if<engine::request_error>(&prepared))
     return to_api_error(*no);
   const auto ids =

@@ -57,7 +57,7 @@ std::string echo_of(const service& home, const json& prompt, const generation& g
 
 std::variant<generation, api_error> one_prompt(const service& home, call& c, const json& body,
                                                std::vector<token_id> forced) {
-  auto prepared = engine::prepare_request(api::completions, body, home.rules(false));
+  auto prepared = engine::prepare_request(api::completions, body, home.rules());
   if (const auto* no = std::get_if<engine::request_error>(&prepared))
     return to_api_error(*no);
   auto& r = std::get<engine::prepared_request>(prepared);

@@ -78,8 +78,7 @@ std::variant<std::vector<token_id>, api_error> tokens_of(const service& home, js
   for (const auto* own : {"add_special_tokens", "return_token_strs", "add_generation_prompt",
                           "continue_final_message", "stream"})
     body.erase(own);
-  auto prepared =
-      engine::prepare_request(chat ? api::chat : api::completions, body, home.rules(false));
+  auto prepared = engine::prepare_request(chat ? api::chat : api::completions, body, home.rules());
   if (const auto* no = std::get_if<engine::request_error>(&prepared))
     return to_api_error(*no);
   auto& r = std::get<engine::prepared_request>(prepared);

@@ -16,18 +16,16 @@ namespace di::serve {
 /// Bounds of what a client may ask for. Above one: a 400 that names it, before any compute; of
 /// `requests` a 503, of `requests_per_key` a 429, both with Retry-After.
 struct serve_limits {
-  std::size_t body_bytes = 32u << 20;    ///< [bytes] of a request body; messaging/http keeps it
-  std::uint32_t json_depth = 64;         ///< nested objects and arrays in a body
-  std::uint32_t requests = 4'096;        ///< [requests] open in one gateway at a time
-  std::uint32_t requests_per_key = 0;    ///< [requests] open of one key; 0: as `requests`
-  std::uint32_t choices = 16;            ///< [choices] of one request (prompts times n)
-  std::uint32_t stop = 16;               ///< [strings]
-  std::uint32_t stop_bytes = 1'024;      ///< [bytes] of one stop string
-  std::uint32_t max_tokens = 393'216;    ///< [tokens] that a request may ask for
-  std::uint32_t tools = 1'024;           ///< [tools]
-  std::uint32_t messages = 65'536;       ///< [messages] of a conversation
-  std::size_t client_bytes = 256u << 10; ///< [bytes] waiting for one reader before its tokens wait
-  std::size_t stored_bytes = 1u << 30;   ///< [bytes] of stored responses
+  std::size_t body_bytes = 32u << 20; ///< [bytes] of a request body; messaging/http keeps it
+  std::uint32_t json_depth = 64;      ///< nested objects and arrays in a body
+  std::uint32_t requests = 4'096;     ///< [requests] open in one gateway at a time
+  std::uint32_t requests_per_key = 0; ///< [requests] open of one key; 0: as `requests`
+  std::uint32_t choices = 16;         ///< [choices] of one request (prompts times n)
+  std::uint32_t stop = 16;            ///< [strings]
+  std::uint32_t stop_bytes = 1'024;   ///< [bytes] of one stop string
+  std::uint32_t max_tokens = 393'216; ///< [tokens] that a request may ask for
+  std::uint32_t tools = 1'024;        ///< [tools]
+  std::uint32_t messages = 65'536;    ///< [messages] of a conversation
 };
 
 /// All [ms]; 0: none.
@@ -49,7 +47,6 @@ struct served_model {
   std::uint32_t context_tokens = 0; ///< [tokens] of prompt and answer
   std::uint32_t vocabulary = 0;     ///< [tokens] rows of the output head
   std::vector<token_id> eos_ids;
-  bool encoding_v4 = false; ///< prompts in the older form
   std::int64_t created = 0; ///< [s] since 1970, in the list of models
 };
 
@@ -64,7 +61,6 @@ struct serve_settings {
   bool strict = false;           ///< an unknown field is a 400, not a warning
   bool strict_reference = false; ///< answers with the oddities of the reference, too
   bool test_hooks = false;       ///< requests may carry di_forced_ids and di_forced_text
-  bool reasoning_alias = false;  ///< `reasoning` beside `reasoning_content`
   bool allow_cors = true;        ///< answers to browsers of any origin
   std::string version;           ///< of /version
   std::uint32_t gateway = 0;     ///< number of this gateway

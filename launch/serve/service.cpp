@@ -81,11 +81,10 @@ result<void> service::reload(serve_settings next) {
   return keys_->reload();
 }
 
-engine::request_rules service::rules(bool messages) const {
+engine::request_rules service::rules() const {
   const auto s = settings();
   engine::request_rules r;
-  const auto encoding =
-      s->model.encoding_v4 ? engine::prompt_encoding::v4 : engine::prompt_encoding::v41;
+  constexpr auto encoding = engine::prompt_encoding::v41;
   r.models = {{s->model.name, {}, encoding}};
   for (const auto& alias : s->model.aliases)
     if (!alias.ends_with('*'))
@@ -103,7 +102,6 @@ engine::request_rules service::rules(bool messages) const {
   r.json_depth_max = s->limits.json_depth;
   r.body_bytes_max = s->limits.body_bytes;
   r.vocab_size = s->model.vocabulary;
-  static_cast<void>(messages);
   return r;
 }
 

@@ -60,8 +60,8 @@ public:
   parked_places& parked() { return parked_; }
   const api_keys& keys() const { return *keys_; }
 
-  /// Rules for bodies as the settings say. @param messages  of the Messages routes
-  engine::request_rules rules(bool messages) const;
+  /// Rules for bodies as the settings say.
+  engine::request_rules rules() const;
   /// Whether a request may give this name; the shown name if so.
   std::optional<std::string> model_of(std::string_view name, bool messages) const;
   /// `system_fingerprint`: from the contract id; empty while it is unknown.

@@ -37,8 +37,6 @@ serve_settings settings_of(const launch::topology& t, const actors::model_outlin
   s.limits.choices = g.limits.choices;
   s.limits.stop = g.limits.stop;
   s.limits.max_tokens = g.limits.max_tokens == 0 ? s.model.context_tokens : g.limits.max_tokens;
-  s.limits.client_bytes = g.client_buffer_bytes;
-  s.limits.stored_bytes = g.limits.stored_bytes;
   s.timeouts.request_ms = ms_of(g.timeouts.request);
   s.timeouts.keep_alive_ms = ms_of(g.keep_alive);
   s.timeouts.resume_window_ms = ms_of(g.resume_window);
