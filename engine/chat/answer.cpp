@@ -83,7 +83,7 @@ public:
       return;
     text_.finish(units_);
     take_units();
-    if (ended_) // a stop string completed only now
+    if (ended_) // its text did, only now
       return;
     parser_.finish(pieces_);
     show(why);
@@ -121,7 +121,7 @@ public:
   std::uint64_t skip_ = 0;
   std::uint64_t events_ = 0;
   bool ended_ = false;
-  std::optional<answer_stream::stop_match> stop_;
+  std::optional<answer_stream::text_end> text_end_;
   json final_choice() const { return writer_->final(usage()); }
   void ended_at(std::int64_t seconds) { writer_->ended_at(seconds); }
 
@@ -155,7 +155,7 @@ private:
     }
   }
 
-  // Hands the pieces to the writer; ends the choice after a stop string, or as told.
+  // Hands the pieces to the writer; ends the choice if its text did, or as told.
   void show(std::optional<answer_end> why = {}) {
     for (const output_piece& p : pieces_) {
       std::vector<token_entry> tokens;
@@ -171,10 +171,13 @@ private:
     }
     pieces_.clear();
     const std::string* stop = nullptr;
-    if (parser_.stopped()) {
+    if (parser_.stopped() || parser_.called()) {
       why = answer_end::stop;
+      text_end_ = {.tokens = static_cast<std::uint32_t>(usage_.completion)};
+    }
+    if (parser_.stopped()) {
       stop = &options_.stop[*parser_.stopped()];
-      stop_ = {static_cast<std::uint32_t>(usage_.completion), *parser_.stopped()};
+      text_end_->stop_index = static_cast<std::int32_t>(*parser_.stopped());
     }
     if (!why)
       return;
@@ -251,8 +254,8 @@ answer_events answer_stream::close() {
   return finish(answer_end::stop);
 }
 
-std::optional<answer_stream::stop_match> answer_stream::ended_by_stop() const noexcept {
-  return impl_->stop_;
+std::optional<answer_stream::text_end> answer_stream::ended_by_text() const noexcept {
+  return impl_->text_end_;
 }
 
 void answer_stream::ended_at(std::int64_t seconds) {

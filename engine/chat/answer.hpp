@@ -85,7 +85,7 @@ class answer_stream_impl;
 /// grouped, and joined deltas equal what final() shows. One owner, no locking; the tokenizer
 /// outlives it. Use: ready(), push()..., finish() or fail(), close(). Order: ready() first (push()
 /// calls it with zeros if it was left out); nothing has an effect after finish(), fail(), or once
-/// ended_by_stop() has a value (but for close()).
+/// ended_by_text() has a value (but for close()).
 ///
 /// A stream that is continued: make one anew, skip(events the client has), push the tokens from
 /// output index 0.
@@ -124,18 +124,19 @@ public:
   /// The end of the stream: finish(stop) if nothing had ended it, else nothing.
   answer_events close();
 
-  /// A stop string of the answer has matched: the choice ended after so many tokens of it (the one
-  /// that completed the string is the last). The caller ends the choice in the cluster.
-  struct stop_match {
+  /// A stop string of the answer has matched, or its only call is complete: the choice ended after
+  /// so many tokens of it (the one that completed the string is the last). The caller ends the
+  /// choice in the cluster.
+  struct text_end {
     std::uint32_t tokens = 0;     ///< [tokens] taken, the one with the end of the string included
-    std::uint32_t stop_index = 0; ///< into parsing.stop
+    std::int32_t stop_index = -1; ///< into parsing.stop; -1: a call
   };
-  std::optional<stop_match> ended_by_stop() const noexcept;
+  std::optional<text_end> ended_by_text() const noexcept;
 
   /// When the answer ended [s since 1970], for protocols that show it. Before or after finish().
   void ended_at(std::int64_t seconds);
 
-  /// Whether finish(), fail() or a stop string ended it.
+  /// Whether finish(), fail() or its text ended it.
   bool ended() const noexcept;
 
   answer_usage usage() const noexcept;

@@ -78,14 +78,17 @@ private:
 };
 
 json parsing_json(const parse_options& p) {
-  return {{"begins", stage_words[static_cast<std::size_t>(p.begins)]},
-          {"tool_calls", p.tool_calls},
-          {"json", p.json},
-          {"thinking", p.thinking},
-          {"stop", p.stop},
-          {"include_stop", p.include_stop},
-          {"strict", p.strict},
-          {"plain", p.plain}};
+  json out{{"begins", stage_words[static_cast<std::size_t>(p.begins)]},
+           {"tool_calls", p.tool_calls},
+           {"json", p.json},
+           {"thinking", p.thinking},
+           {"stop", p.stop},
+           {"include_stop", p.include_stop},
+           {"strict", p.strict},
+           {"plain", p.plain}};
+  if (p.one_call) // notes of earlier builds have no such field
+    out["one_call"] = true;
+  return out;
 }
 
 void read_parsing(const json& object, parse_options& p, std::string& problem) {
@@ -98,6 +101,8 @@ void read_parsing(const json& object, parse_options& p, std::string& problem) {
   in.take("include_stop", p.include_stop);
   in.take("strict", p.strict);
   in.take("plain", p.plain);
+  if (object.contains("one_call"))
+    in.take("one_call", p.one_call);
   problem = in.problem();
 }
 

@@ -232,7 +232,6 @@ void fill_sampling(const request_draft& draft, prepared_request& out) {
   out.model = draft.model;
   out.stream = draft.stream;
   out.include_usage = draft.include_usage;
-  out.parallel_tool_calls = draft.parallel_tool_calls;
   out.custom_tools = draft.custom_tools;
   out.priority = static_cast<std::int32_t>(draft.priority);
   out.cache_salt = draft.cache_salt;
@@ -277,6 +276,8 @@ prepare_outcome finish_request(request_draft&& draft, std::string_view no_json_t
   out.parsing.thinking = talk.thinking;
   out.parsing.begins = start_of_answer(talk);
   out.parsing.strict = context.rules.strict_reference;
+  out.parsing.one_call =
+      out.parsing.tool_calls && !draft.parallel_tool_calls && !out.parsing.strict;
   if (context.rules.constraints)
     out.constraint = constraint_of(draft, talk);
   render_conversation(talk, model.encoding, out.segments, out.images);

@@ -124,7 +124,12 @@ void output_parser::act(action what, std::size_t index, std::string_view found,
 bool output_parser::act_on_call(action what, std::vector<output_piece>& out) {
   switch (what) {
   case action::next_call:
+  case action::end_call:
     close_call(out);
+    called_ = options_.one_call;
+    enter(called_ ? stage::done : stage::calls);
+    if (called_ || what == action::end_call)
+      return true;
     [[fallthrough]];
   case action::open_call:
     word_.clear();
@@ -135,10 +140,6 @@ bool output_parser::act_on_call(action what, std::vector<output_piece>& out) {
     arguments_.begin_call();
     in_call_ = true;
     enter(stage::call);
-    return true;
-  case action::end_call:
-    close_call(out);
-    enter(stage::calls);
     return true;
   case action::end_block:
     enter(stage::done);

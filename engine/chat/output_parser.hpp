@@ -64,6 +64,9 @@ public:
   /// Index of the stop string that ended it.
   const std::optional<std::uint32_t>& stopped() const noexcept { return stopped_; }
 
+  /// The only call that the answer may have is complete: that ended it.
+  bool called() const noexcept { return called_; }
+
   /// What comes next is reasoning.
   bool in_reasoning() const noexcept { return stage_ == stage::reasoning; }
 
@@ -157,6 +160,7 @@ private:
   std::optional<std::uint32_t> stopped_;
 
   bool in_call_ = false;
+  bool called_ = false;
   std::string word_; // name of a call; key and attribute of a parameter; text before JSON
   tool_arguments arguments_;
 

@@ -31,6 +31,7 @@ struct parse_options {
   bool include_stop = false;     ///< (completions) the stop string stays in the text
   bool strict = false;           ///< exactly the reference parser, oddities included
   bool plain = false;            ///< (completions) all is answer but what the stop strings end
+  bool one_call = false;         ///< the answer ends with its first tool call
 };
 
 } // namespace di::engine

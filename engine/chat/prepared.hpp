@@ -82,7 +82,6 @@ struct prepared_request {
   std::optional<effort_level> effort; ///< none: thinking is off
   tool_choice_kind tool_choice = tool_choice_kind::automatic;
   response_format_kind response_format = response_format_kind::text;
-  bool parallel_tool_calls = true;
   bool echo = false;                     ///< completions: the prompt comes before the answer
   std::vector<std::string> custom_tools; ///< responses: tools whose calls are custom_tool_call
   std::int32_t priority = 0;             ///< [-10, 10]

@@ -35,6 +35,7 @@ struct known_model {
 /// | arguments of a call as an object (Chat) | refused | taken as they are |
 /// | reasoning (Chat history) | ignored | as reasoning_content |
 /// | tool_choice any (Messages) | like auto | required without thinking, else auto and a warning |
+/// | parallel_tool_calls false, disable_parallel_tool_use | ignored | one call, which ends it |
 /// | output_config.format (Messages) | ignored | a constraint: refused if there are none |
 /// | refusal parts (Responses history) | refused | text |
 /// | seed (Responses, Messages) | ignored | used |

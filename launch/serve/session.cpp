@@ -37,7 +37,7 @@ void session::make_streams(std::size_t p,
     const auto at = part.first_choice + i;
     auto& c = state_->choices[at];
     c.stream.emplace(recipe, home_.words().get(), static_cast<std::uint32_t>(at));
-    if (state_->what.stream && !recipe->parsing.stop.empty())
+    if (state_->what.stream && (!recipe->parsing.stop.empty() || recipe->parsing.one_call))
       c.ahead.emplace(recipe, home_.words().get(), static_cast<std::uint32_t>(at));
     if (state_->resumed && at < state_->resumed->seen.size())
       c.stream->skip(state_->resumed->seen[at]);
@@ -76,24 +76,24 @@ void session::take(std::size_t p, proto::tokens_released m) {
   pump();
 }
 
-// A stop string must end the choice on its rank even if nobody reads what came before it.
+// A stop string or an only call must end the choice on its rank even if nobody reads what came
+// before it.
 void session::look_ahead(choice_state& c) {
   if (!c.ahead || c.told_end)
     return;
   const auto& piece = state_->queue.back();
   for (std::size_t i = 0; i < piece.tokens.size() && !c.told_end; ++i) {
     static_cast<void>(c.ahead->push({&piece.tokens[i], 1}));
-    if (const auto stop = c.ahead->ended_by_stop())
-      end_here(c, stop->tokens, stop->stop_index);
+    if (const auto end = c.ahead->ended_by_text())
+      end_here(c, end->tokens, end->stop_index);
   }
 }
 
-void session::end_here(choice_state& c, std::uint32_t tokens, std::uint32_t stop_index) {
+void session::end_here(choice_state& c, std::uint32_t tokens, std::int32_t stop_index) {
   if (c.told_end || c.last_came)
     return;
   c.told_end = true;
-  home_.desk().end_choice(state_->parts[c.part].request, c.index, tokens,
-                          static_cast<std::int32_t>(stop_index));
+  home_.desk().end_choice(state_->parts[c.part].request, c.index, tokens, stop_index);
 }
 
 void session::give(choice_state& c, token_id id, const proto::position_logprobs* logprob) {
@@ -104,13 +104,9 @@ void session::give(choice_state& c, token_id id, const proto::position_logprobs*
     c.logprob_sum += logprob->logprob;
   send(&c, c.stream->push({&id, 1}, shown ? std::span{logprob, 1}
                                           : std::span<const proto::position_logprobs>{}));
-  if (const auto stop = c.stream->ended_by_stop()) {
-    end_here(c, stop->tokens, stop->stop_index);
-    c.end = {proto::finish_reason::stop,
-             static_cast<std::int32_t>(stop->stop_index),
-             stop->tokens,
-             ec::ok,
-             {}};
+  if (const auto end = c.stream->ended_by_text()) {
+    end_here(c, end->tokens, end->stop_index);
+    c.end = {proto::finish_reason::stop, end->stop_index, end->tokens, ec::ok, {}};
     finish_choice(c);
   }
 }

@@ -106,7 +106,7 @@ private:
   void make_streams(std::size_t part, const std::shared_ptr<const engine::answer_recipe>& recipe);
   void take(std::size_t part, proto::tokens_released m);
   void look_ahead(choice_state& c);
-  void end_here(choice_state& c, std::uint32_t tokens, std::uint32_t stop_index);
+  void end_here(choice_state& c, std::uint32_t tokens, std::int32_t stop_index);
   void give(choice_state& c, token_id id, const proto::position_logprobs* logprob);
   bool advance(choice_state& c);
   void end_choice(choice_state& c, const proto::choice_end& end);

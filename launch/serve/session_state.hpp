@@ -26,7 +26,8 @@ struct session::choice_state {
   std::size_t part = 0;
   std::uint32_t index = 0; ///< in its part, as the messages say
   std::optional<engine::answer_stream> stream;
-  /// Reads tokens as they come, while `stream` waits for a slow client; only to find stop strings.
+  /// Reads tokens as they come, while `stream` waits for a slow client; only to find where the text
+  /// ends the choice.
   std::optional<engine::answer_stream> ahead;
   std::optional<token_id> held;                         ///< may be the token that ends it
   std::optional<proto::position_logprobs> held_logprob; ///< of it

@@ -76,6 +76,7 @@ inline answer_case make_answer_case(const std::function<std::size_t(std::size_t)
   out.why = below(4) == 0 ? answer_end::length : answer_end::stop;
   for (std::size_t i = below(24); i > 0; --i)
     out.text += parts[below(parts.size())];
+  p.one_call = below(4) == 3;
   return out;
 }
 

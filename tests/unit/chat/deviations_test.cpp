@@ -67,6 +67,24 @@ TEST(deviations, reasoning_is_reasoning_content) {
             std::string::npos);
 }
 
+TEST(deviations, one_call_may_be_all_that_an_answer_has) {
+  const std::string no = R"("parallel_tool_calls": false)";
+  const std::string chat = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
+  const std::string flat = R"("tools": [{"type": "function", "name": "f"}])";
+  const std::string messages = R"("tools": [{"name": "f", "input_schema": {"type": "object"}}],
+      "tool_choice": {"type": "auto", "disable_parallel_tool_use": )";
+  for (const auto& [protocol, body] :
+       {std::pair{api::chat, chat_body(chat + ", " + no)},
+        std::pair{api::responses, responses_body(flat + ", " + no)},
+        std::pair{api::messages, messages_body(messages + "true}")}}) {
+    EXPECT_TRUE(accepted(protocol, body).parsing.one_call) << body;
+    EXPECT_FALSE(accepted(protocol, body, strict()).parsing.one_call) << body;
+  }
+  EXPECT_FALSE(accepted(api::chat, chat_body(chat)).parsing.one_call);
+  EXPECT_FALSE(accepted(api::chat, chat_body(no)).parsing.one_call);
+  EXPECT_FALSE(accepted(api::messages, messages_body(messages + "false}")).parsing.one_call);
+}
+
 TEST(deviations, any_forces_a_call_unless_the_model_thinks) {
   const std::string fields = R"("tools": [{"name": "f", "input_schema": {"type": "object"}}],
                                 "tool_choice": {"type": "any"})";

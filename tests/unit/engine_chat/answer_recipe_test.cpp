@@ -17,7 +17,7 @@ answer_recipe full_recipe() {
   r.fingerprint = "fp";
   r.created = -5;
   r.parsing = {
-      start_stage::reasoning_continuation, true, true, true, {"a", "\n\n"}, true, true, true};
+      start_stage::reasoning_continuation, true, true, true, {"a", "\n\n"}, true, true, true, true};
   r.include_usage = true;
   r.n = 3;
   r.top_logprobs = 20;
@@ -36,10 +36,19 @@ TEST(answer_recipe, comes_back_from_its_json) {
   EXPECT_EQ(back->protocol, api::responses);
   EXPECT_EQ(back->parsing.begins, start_stage::reasoning_continuation);
   EXPECT_EQ(back->parsing.stop, (std::vector<std::string>{"a", "\n\n"}));
+  EXPECT_TRUE(back->parsing.one_call);
   EXPECT_EQ(back->seed, 0xFFFFFFFFFFFFFFFFULL);
   EXPECT_EQ(back->echo.dump(), R"({"z":1,"a":[null,2.5]})");
   const answer_recipe plain;
   EXPECT_EQ(answer_recipe::from_json(plain.to_json())->to_json(), plain.to_json());
+}
+
+TEST(answer_recipe, reads_notes_that_knew_no_only_call) {
+  json note = json::parse(full_recipe().to_json());
+  note["parsing"].erase("one_call");
+  EXPECT_FALSE(answer_recipe::from_json(note.dump())->parsing.one_call);
+  note["parsing"]["one_call"] = 1;
+  EXPECT_FALSE(answer_recipe::from_json(note.dump()).ok());
 }
 
 TEST(answer_recipe, refuses_other_versions_and_broken_fields) {

@@ -71,7 +71,7 @@ TEST(answer_reports, row_12_leaks_no_part_of_a_stop_string) {
           EXPECT_EQ(view.finish, protocol == api::responses  ? "completed"
                                  : protocol == api::messages ? "stop_sequence"
                                                              : "stop");
-          EXPECT_TRUE(stream.ended_by_stop().has_value());
+          EXPECT_TRUE(stream.ended_by_text().has_value());
         }
       }
 }
@@ -104,12 +104,47 @@ TEST(answer_reports, row_12_says_after_how_many_tokens_the_choice_ended) {
     answer_stream stream{make(api::messages, p), &tiny()};
     const client_view view = client_of(api::messages, stream_tokens(stream, ids, group));
     EXPECT_EQ(view.content, "one ");
-    ASSERT_TRUE(stream.ended_by_stop().has_value());
-    EXPECT_EQ(stream.ended_by_stop()->tokens, expected);
-    EXPECT_EQ(stream.ended_by_stop()->stop_index, 1U);
+    ASSERT_TRUE(stream.ended_by_text().has_value());
+    EXPECT_EQ(stream.ended_by_text()->tokens, expected);
+    EXPECT_EQ(stream.ended_by_text()->stop_index, 1);
     EXPECT_EQ(stream.usage().completion, expected);
     EXPECT_EQ(stream.final()["stop_sequence"], "END");
   }
+}
+
+TEST(answer_reports, ends_an_answer_with_its_only_call) {
+  const std::string head =
+      "So:\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter "
+      "name=\"a\" string=\"true\">x</｜DSML｜ parameter>\n";
+  const std::string second = "<｜DSML｜ invoke name=\"g\">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  parse_options p;
+  p.tool_calls = p.one_call = true;
+  for (const api protocol : {api::chat, api::responses, api::messages})
+    for (const std::string& end :
+         {std::string{"</｜DSML｜"}, std::string{"<｜DSML｜ invoke name=\""}}) {
+      const std::string forgets = end.starts_with("</") ? " invoke>\n" : "h\">\n";
+      const auto ids = full_ids(head + end + forgets + second);
+      for (const std::size_t group : {std::size_t{1}, std::size_t{3}, ids.size()}) {
+        answer_stream stream{make(protocol, p), &tiny()};
+        const client_view view = client_of(protocol, stream_tokens(stream, ids, group));
+        EXPECT_EQ(view.problem, "");
+        EXPECT_EQ(view.content, "So:");
+        ASSERT_EQ(view.calls.size(), 1U);
+        EXPECT_EQ(view.calls[0].name, "f");
+        EXPECT_EQ(json::parse(view.calls[0].arguments), (json{{"a", "x"}}));
+        EXPECT_EQ(view.finish, protocol == api::responses  ? "completed"
+                               : protocol == api::messages ? "tool_use"
+                                                           : "tool_calls");
+        const client_view whole = client_of_final(protocol, stream.final());
+        EXPECT_EQ(whole.calls.size(), 1U);
+        EXPECT_EQ(whole.content, view.content);
+        EXPECT_EQ(whole.finish, view.finish);
+        ASSERT_TRUE(stream.ended_by_text().has_value());
+        EXPECT_EQ(stream.ended_by_text()->stop_index, -1);
+        EXPECT_EQ(stream.ended_by_text()->tokens, full_ids(head + end).size());
+        EXPECT_EQ(stream.usage().completion, full_ids(head + end).size());
+      }
+    }
 }
 
 TEST(answer_reports, row_13_flushes_the_end_through_the_parsers) {

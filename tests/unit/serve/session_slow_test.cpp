@@ -95,5 +95,34 @@ TEST(session, ends_a_choice_at_a_stop_string_even_for_a_slow_reader) {
   EXPECT_EQ(content_of(events_of(c->stream)), "some text ");
 }
 
+TEST(session, ends_a_choice_with_its_only_call_even_for_a_slow_reader) {
+  const std::string calls = "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n</｜DSML｜";
+  const std::string more = " invoke>\n<｜DSML｜ invoke name=\"g\">\n</｜DSML｜ invoke>";
+  for (const bool stream : {false, true}) {
+    serve_world w;
+    auto body = chat_body(stream);
+    body["tools"] = json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+    body["parallel_tool_calls"] = false;
+    const auto c = w.post("/v1/chat/completions", body);
+    c->bound = 1;
+    const auto& o = w.desk->orders.at(0);
+    for (const auto id : serve_world::ids(calls + more)) {
+      o.ear->tokens(released({id}));
+      c->run();
+    }
+    ASSERT_EQ(w.desk->ended.size(), 1U);
+    EXPECT_EQ(w.desk->ended[0].stop_index, -1);
+    EXPECT_EQ(w.desk->ended[0].kept_tokens, serve_world::ids(calls).size());
+    o.ear->tokens(released({}, 0, finish_reason::stop));
+    c->run();
+    for (int i = 0; i < 1'000 && stream && !c->ended; ++i)
+      c->drain();
+    const std::string answer = stream ? c->stream : c->whole->body;
+    EXPECT_NE(answer.find(R"("finish_reason":"tool_calls")"), std::string::npos);
+    EXPECT_NE(answer.find(R"("name":"f")"), std::string::npos);
+    EXPECT_EQ(answer.find(R"("name":"g")"), std::string::npos);
+  }
+}
+
 } // namespace
 } // namespace di::serve
