@@ -232,8 +232,10 @@ void read_fields(const field_reader& body, const request_context& context, reque
   draft.presence_penalty = body.number("presence_penalty");
   draft.max_tokens = body.unsigned_integer("max_tokens", 0xFFFF'FFFF);
   if (!context.rules.strict_reference)
-    if (const auto limit = body.unsigned_integer("max_completion_tokens", 0xFFFF'FFFF))
+    if (const auto limit = body.unsigned_integer("max_completion_tokens", 0xFFFF'FFFF)) {
       draft.max_tokens = limit;
+      draft.max_tokens_field = "max_completion_tokens";
+    }
   draft.n = body.unsigned_integer("n", 0xFFFF'FFFF);
   draft.seed = body.unsigned_integer("seed");
   draft.logprobs = body.boolean("logprobs").value_or(false);

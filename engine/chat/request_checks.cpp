@@ -84,8 +84,8 @@ void check_extensions(const request_draft& draft, const request_context& context
     if (!(entry.bias >= -100 && entry.bias <= 100))
       range_error("logit_bias", "[-100, 100]", context);
   if (draft.min_tokens && draft.max_tokens && *draft.min_tokens > *draft.max_tokens)
-    context.problems.broken_rule(fmt::format("min_tokens ({}) is above max_tokens ({})",
-                                             *draft.min_tokens, *draft.max_tokens),
+    context.problems.broken_rule(fmt::format("min_tokens ({}) is above {} ({})", *draft.min_tokens,
+                                             draft.max_tokens_field, *draft.max_tokens),
                                  "min_tokens");
   if (draft.stop_token_ids.size() > 256)
     range_error("stop_token_ids", "at most 256 ids", context);
@@ -165,7 +165,8 @@ void check_ranges(const request_draft& draft, const request_context& context) {
     range_error("top_p", "(0, 1.0]", context);
   if (draft.max_tokens
       && (*draft.max_tokens < 1 || *draft.max_tokens > context.rules.max_tokens_max))
-    range_error("max_tokens", fmt::format("[1, {}]", context.rules.max_tokens_max), context);
+    range_error(draft.max_tokens_field, fmt::format("[1, {}]", context.rules.max_tokens_max),
+                context);
   check_stop(draft, context);
   if (outside(draft.frequency_penalty, -2, 2))
     range_error("frequency_penalty", "[-2, 2]", context);

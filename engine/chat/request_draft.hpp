@@ -26,6 +26,7 @@ struct request_draft {
 
   std::optional<double> temperature, top_p, min_p;
   std::optional<double> frequency_penalty, presence_penalty, repetition_penalty;
+  std::string_view max_tokens_field = "max_tokens"; ///< that the body gave it in
   std::optional<std::uint64_t> max_tokens, min_tokens, n, seed, top_logprobs, top_k;
   bool logprobs = false;
   std::vector<std::string> stop;

@@ -210,6 +210,8 @@ prepare_outcome prepare_responses(const json& body, const request_rules& rules) 
     read_effort(field_reader{*reasoning, at, problems}, "effort", draft, context);
   }
   draft.max_tokens = fields.unsigned_integer("max_output_tokens", 0xFFFF'FFFF);
+  if (!rules.strict_reference)
+    draft.max_tokens_field = "max_output_tokens";
   draft.top_logprobs = fields.unsigned_integer("top_logprobs", 0xFFFF'FFFF);
   draft.logprobs = draft.top_logprobs.has_value() || wants_logprobs(fields);
   draft.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);

@@ -45,6 +45,7 @@ struct known_model {
 /// | unknown model | 400 | 404 model_not_found |
 /// | prompt too long | invalid_request_error | context_length_exceeded, also if it just fits |
 /// | param of errors | null | the field |
+/// | a range error of max_output_tokens (Responses) | says max_tokens | says max_output_tokens |
 /// | repeated keys in a body | the last counts | refused with the byte |
 /// | $defs of strict tools | dropped | kept, in strict form |
 /// | unknown fields | ignored | a warning; refused with strict_fields |

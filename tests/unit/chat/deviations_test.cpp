@@ -15,6 +15,24 @@ TEST(deviations, max_completion_tokens_counts) {
   EXPECT_EQ(accepted(api::chat, body, strict()).max_tokens, 5U);
 }
 
+TEST(deviations, range_errors_name_the_field_that_was_sent) {
+  const auto says = [](const request_error& error, const std::string& field) {
+    EXPECT_EQ(error.message,
+              "Invalid " + field + " value, the valid range of " + field + " is [1, 393216]");
+    EXPECT_EQ(error.param, field);
+  };
+  says(refused(api::chat, chat_body(R"("max_tokens": 0)")), "max_tokens");
+  says(refused(api::chat, chat_body(R"("max_tokens": 5, "max_completion_tokens": 0)")),
+       "max_completion_tokens");
+  says(refused(api::responses, responses_body(R"("max_output_tokens": 400000)")),
+       "max_output_tokens");
+  EXPECT_EQ(refused(api::responses, responses_body(R"("max_output_tokens": 0)"), strict()).message,
+            "Invalid max_tokens value, the valid range of max_tokens is [1, 393216]");
+  EXPECT_EQ(
+      refused(api::responses, responses_body(R"("max_output_tokens": 5, "min_tokens": 6)")).message,
+      "min_tokens (6) is above max_output_tokens (5)");
+}
+
 TEST(deviations, more_than_one_choice) {
   EXPECT_EQ(accepted(api::chat, chat_body(R"("n": 4)")).sampling.n, 4U);
   EXPECT_EQ(refused(api::chat, chat_body(R"("n": 17)")).message,
