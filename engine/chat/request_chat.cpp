@@ -176,17 +176,8 @@ void read_tools(const field_reader& body, const request_context& context, reques
 
 void read_choice(const field_reader& body, const request_context& context, request_draft& draft) {
   const json* const choice = body.find("tool_choice");
-  if (choice == nullptr)
-    return;
-  if (!choice->is_object()) {
-    static constexpr tool_choice_kind kinds[] = {
-        tool_choice_kind::none, tool_choice_kind::automatic, tool_choice_kind::required};
-    const auto word =
-        one_of(*choice, body.place("tool_choice"), context.problems, {"none", "auto", "required"});
-    if (word)
-      draft.choice = kinds[*word];
-    return;
-  }
+  if (choice == nullptr || !choice->is_object())
+    return read_choice_word(body, draft);
   const body_place at = body.place("tool_choice");
   const field_reader fields{*choice, at, context.problems};
   if (const json* const type = fields.need("type"))
@@ -241,12 +232,7 @@ void read_fields(const field_reader& body, const request_context& context, reque
   draft.logprobs = body.boolean("logprobs").value_or(false);
   draft.top_logprobs = body.unsigned_integer("top_logprobs", 0xFFFF'FFFF);
   draft.parallel_tool_calls = body.boolean("parallel_tool_calls").value_or(true);
-  if (const json* const options = body.object("stream_options")) {
-    draft.stream_options_given = true;
-    const body_place at = body.place("stream_options");
-    draft.include_usage =
-        field_reader{*options, at, context.problems}.boolean("include_usage").value_or(false);
-  }
+  read_stream_options(body, draft);
 }
 
 // Every call is answered by a tool message that directly follows; returns where the walk goes on.

@@ -13,17 +13,6 @@ void add(std::vector<prompt_segment>& out, bool special, std::string_view text) 
     out.push_back({special, std::string{text}});
 }
 
-void read_ids(const field_reader& body, const json& list, const request_context& context,
-              prepared_request& out) {
-  const std::uint64_t end = context.rules.vocab_size > 0 ? context.rules.vocab_size : INT32_MAX;
-  for (const json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id >= end)
-      return body.wrong("prompt", fmt::format("expected token ids below {}, found {} at index {}",
-                                              end, found(id), out.prompt_ids.size()));
-    out.prompt_ids.push_back(id.get<token_id>());
-  }
-}
-
 // A string, a list with one string, a list of ids, or a list with one such list.
 void read_prompt(const field_reader& body, const request_context& context, prepared_request& out) {
   const json* prompt = body.need("prompt");
@@ -43,7 +32,8 @@ void read_prompt(const field_reader& body, const request_context& context, prepa
       return context.problems.broken_rule("suffix needs a prompt that is text", "suffix");
     if (prompt->empty())
       return context.problems.broken_rule("the prompt has no token", "prompt");
-    return read_ids(body, *prompt, context, out);
+    out.prompt_ids = read_ids(body, "prompt", *prompt, context);
+    return;
   }
   if (!prompt->is_string())
     return body.wrong("prompt",
@@ -91,12 +81,7 @@ prepare_outcome prepare_completions(const json& body, const request_rules& rules
   draft.max_tokens = fields.unsigned_integer("max_tokens", 0xFFFF'FFFF);
   draft.n = fields.unsigned_integer("n", 0xFFFF'FFFF);
   read_logprobs(fields, draft);
-  if (const json* const options = fields.object("stream_options")) {
-    draft.stream_options_given = true;
-    const body_place at = fields.place("stream_options");
-    draft.include_usage =
-        field_reader{*options, at, problems}.boolean("include_usage").value_or(false);
-  }
+  read_stream_options(fields, draft);
   const auto best_of = fields.unsigned_integer("best_of", 0xFFFF'FFFF);
   prepared_request out;
   read_prompt(fields, context, out);

@@ -71,6 +71,13 @@ void read_effort(const field_reader& fields, std::string_view key, request_draft
                  const request_context& context);
 /// A list of strings, or one string if `single` is allowed.
 void read_stop(const field_reader& body, std::string_view key, bool single, request_draft& draft);
+/// `stream_options: {include_usage}`
+void read_stream_options(const field_reader& body, request_draft& draft);
+/// `tool_choice` if it is a word: none, auto, required.
+void read_choice_word(const field_reader& body, request_draft& draft);
+/// The token ids of `list`, which stands under `key`; empty if one is none.
+std::vector<token_id> read_ids(const field_reader& body, std::string_view key, const json& list,
+                               const request_context& context);
 /// name, description, parameters, strict, defer_loading of a function.
 tool_definition read_function(const field_reader& fields, std::string_view parameters_key);
 /// A field asks for a constraint that is not there yet: a warning, or with strict_fields an error

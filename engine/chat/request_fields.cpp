@@ -41,26 +41,16 @@ constexpr std::array<std::string_view, 27> shared_fields = {"model",
                                                             "forced_ids",
                                                             "request_id"};
 
-std::vector<token_id> read_ids(const field_reader& body, std::string_view key,
-                               const request_context& context) {
-  std::vector<token_id> out;
+std::vector<token_id> read_id_list(const field_reader& body, std::string_view key,
+                                   const request_context& context) {
   const json* const list = body.array(key);
   if (list == nullptr)
-    return out;
+    return {};
   if (list->size() > ids_max) {
     body.wrong(key, fmt::format("{} ids, at most {} are read", list->size(), ids_max));
-    return out;
+    return {};
   }
-  const std::uint64_t end = context.rules.vocab_size > 0 ? context.rules.vocab_size : INT32_MAX;
-  for (const json& id : *list) {
-    if (!id.is_number_integer() || id < 0 || id >= end) {
-      body.wrong(key, fmt::format("expected token ids below {}, found {} at index {}", end,
-                                  found(id), out.size()));
-      return {};
-    }
-    out.push_back(id.get<token_id>());
-  }
-  return out;
+  return read_ids(body, key, *list, context);
 }
 
 void read_bias(const field_reader& body, request_draft& draft, const request_context& context) {
@@ -100,7 +90,7 @@ void read_extensions(const field_reader& body, request_draft& draft,
   }
   draft.min_tokens = body.unsigned_integer("min_tokens", u32_max);
   read_bias(body, draft, context);
-  draft.stop_token_ids = read_ids(body, "stop_token_ids", context);
+  draft.stop_token_ids = read_id_list(body, "stop_token_ids", context);
   draft.ignore_eos = body.boolean("ignore_eos").value_or(false);
   draft.include_stop = body.boolean("include_stop_str_in_output").value_or(false);
   draft.priority = body.integer("priority").value_or(0);
@@ -110,7 +100,7 @@ void read_extensions(const field_reader& body, request_draft& draft,
     if (const std::string* const user = body.text(key); user != nullptr && draft.user.empty())
       draft.user = *user;
   if (context.rules.test_hooks)
-    draft.forced_ids = read_ids(body, "forced_ids", context);
+    draft.forced_ids = read_id_list(body, "forced_ids", context);
   for (const std::string_view key :
        {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
         "regex", "ebnf", "json_schema", "so_args"})
@@ -184,6 +174,40 @@ void read_stop(const field_reader& body, std::string_view key, bool single, requ
     if (draft.stop.size() <= 4096)
       draft.stop.push_back(*item.get_ptr<const std::string*>());
   }
+}
+
+void read_stream_options(const field_reader& body, request_draft& draft) {
+  const json* const options = body.object("stream_options");
+  if (options == nullptr)
+    return;
+  draft.stream_options_given = true;
+  const body_place at = body.place("stream_options");
+  draft.include_usage =
+      field_reader{*options, at, body.problems()}.boolean("include_usage").value_or(false);
+}
+
+void read_choice_word(const field_reader& body, request_draft& draft) {
+  static constexpr tool_choice_kind kinds[] = {tool_choice_kind::none, tool_choice_kind::automatic,
+                                               tool_choice_kind::required};
+  if (const json* const choice = body.find("tool_choice"); choice && !choice->is_object())
+    if (const auto word = one_of(*choice, body.place("tool_choice"), body.problems(),
+                                 {"none", "auto", "required"}))
+      draft.choice = kinds[*word];
+}
+
+std::vector<token_id> read_ids(const field_reader& body, std::string_view key, const json& list,
+                               const request_context& context) {
+  std::vector<token_id> out;
+  const std::uint64_t end = context.rules.vocab_size > 0 ? context.rules.vocab_size : INT32_MAX;
+  for (const json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id >= end) {
+      body.wrong(key, fmt::format("expected token ids below {}, found {} at index {}", end,
+                                  found(id), out.size()));
+      return {};
+    }
+    out.push_back(id.get<token_id>());
+  }
+  return out;
 }
 
 tool_definition read_function(const field_reader& fields, std::string_view parameters_key) {

@@ -81,16 +81,8 @@ struct tool_reader {
 
 void read_choice(const field_reader& body, const request_context& context, request_draft& draft) {
   const json* const choice = body.find("tool_choice");
-  if (choice == nullptr)
-    return;
-  if (!choice->is_object()) {
-    static constexpr tool_choice_kind kinds[] = {
-        tool_choice_kind::none, tool_choice_kind::automatic, tool_choice_kind::required};
-    if (const auto word = one_of(*choice, body.place("tool_choice"), context.problems,
-                                 {"none", "auto", "required"}))
-      draft.choice = kinds[*word];
-    return;
-  }
+  if (choice == nullptr || !choice->is_object())
+    return read_choice_word(body, draft);
   const body_place at = body.place("tool_choice");
   const field_reader fields{*choice, at, context.problems};
   const json* const type = fields.need("type");
