@@ -14,6 +14,11 @@ namespace {
 const proto::choice_end client_left{proto::finish_reason::cancelled, -1, 0, ec::cancelled,
                                     "its client left"};
 
+/// [ms] since `then`; 0 if the clock of the journal has not come so far again.
+std::uint64_t age_ms(std::uint64_t now, std::uint64_t then) {
+  return now - std::min(now, then);
+}
+
 bool lies_under(const address& path, const address& prefix) {
   return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '/');
 }
@@ -132,7 +137,7 @@ result<void> journal_core::on(const proto::attach_request& m, reply_to ticket, i
     answer.spec.gateway = m.gateway;
     answer.note = r->note;
   }
-  answer.age_ms = elapsed_ms(now) - std::min(elapsed_ms(now), r->opened_ms);
+  answer.age_ms = age_ms(elapsed_ms(now), r->opened_ms);
   answer.closed = r->closed;
   const bool written = std::any_of(r->choices.begin(), r->choices.end(),
                                    [](const choice& c) { return c.settled > 0 || c.end_settled; });
@@ -153,7 +158,7 @@ result<proto::recorded_request> journal_core::on(const proto::get_request& m, in
   const request& r = *at->second;
   answer.spec = r.spec;
   answer.note = r.note;
-  answer.age_ms = elapsed_ms(now) - std::min(elapsed_ms(now), r.opened_ms);
+  answer.age_ms = age_ms(elapsed_ms(now), r.opened_ms);
   answer.closed = r.closed;
   answer.cached_tokens = r.cached_tokens;
   for (const choice& c : r.choices) {
@@ -308,7 +313,7 @@ void journal_core::store(request& r, instant now, outbox& out) {
   r.lingers = false;
   stored_.emplace(r.closed_ms, r.spec.request);
   stored_bytes_ += r.bytes;
-  const std::uint64_t age = elapsed_ms(now) - std::min(elapsed_ms(now), r.closed_ms);
+  const std::uint64_t age = age_ms(elapsed_ms(now), r.closed_ms);
   out.arm({stored_due, r.spec.request.v}, deadline_span(r.keep_ms - std::min(r.keep_ms, age) + 1));
   while (stored_bytes_ > options_.stored_bytes_max && stored_.begin()->second != r.spec.request) {
     request& oldest = *find(stored_.begin()->second);
@@ -338,9 +343,8 @@ void journal_core::resume_following(instant now, outbox& out) {
       store(*r, now, out);
     } else if (r->detached) {
       r->lingers = true;
-      out.arm(
-          {detached_due, r->spec.request.v},
-          std::max<duration>(options_.orphaned_after, deadline_span(r->detached_ms)));
+      out.arm({detached_due, r->spec.request.v},
+              std::max<duration>(options_.orphaned_after, deadline_span(r->detached_ms)));
     }
   }
 }

@@ -117,8 +117,7 @@ void stream_gateway_core::lost(request_id id, entry& e, instant now, outbox& out
   end(id,
       {proto::finish_reason::error, -1, 0, ec::unavailable,
        fmt::format("request {} was lost with the control process", id.v)},
-      0, out);
-  open_more(now, out);
+      0, now, out);
 }
 
 result<void> stream_gateway_core::on_answer(std::uint64_t tag, const result<parcel>& answer,
@@ -143,10 +142,8 @@ result<void> stream_gateway_core::on_answer(std::uint64_t tag, const result<parc
     refuse(done, is_final(answer.error().code)
                      ? answer.error()
                      : error{ec::unavailable, "JOURNAL: " + answer.error().render()});
-    if (done.what == kind::attach) {
-      drop(done.request, out);
-      open_more(now, out);
-    }
+    if (done.what == kind::attach)
+      drop(done.request, now, out);
     return {};
   }
   if (done.what == kind::attach || done.what == kind::follow) {
@@ -176,8 +173,7 @@ void stream_gateway_core::attach_answered(question& q, const result<parcel>& ans
   }
   if (!m->known) {
     refuse(q, not_known(q.request));
-    drop(q.request, out);
-    open_more(now, out);
+    drop(q.request, now, out);
     return;
   }
   become(e, phase::open);

@@ -118,7 +118,7 @@ void stream_gateway_core::send_open(entry& e, instant now, outbox& out) {
 }
 
 /// It is gone; whoever waits for its window may go.
-void stream_gateway_core::drop(request_id id, outbox& out) {
+void stream_gateway_core::drop(request_id id, instant now, outbox& out) {
   const auto at = entries_.find(id);
   entry& e = at->second;
   if (e.order.spec.deadline_ms > 0)
@@ -128,16 +128,17 @@ void stream_gateway_core::drop(request_id id, outbox& out) {
   if (e.question != 0)
     drop_question(e.question);
   entries_.erase(at);
+  open_more(now, out);
 }
 
 /// Tells its client that it ended as a whole.
 void stream_gateway_core::end(request_id id, const proto::choice_end& why,
-                              std::uint32_t ask_again_ms, outbox& out) {
+                              std::uint32_t ask_again_ms, instant now, outbox& out) {
   const entry& e = entries_.at(id);
   if (!e.left && e.state != phase::cancelling)
     news_.emplace_back(news::ended{id, why, ask_again_ms});
   counts_.failed += why.reason == proto::finish_reason::error;
-  drop(id, out);
+  drop(id, now, out);
 }
 
 /// From now on it only waits for JOURNAL's word that it is closed.
@@ -159,9 +160,8 @@ void stream_gateway_core::send_cancel(request_id id, entry& e, instant now, outb
 
 void stream_gateway_core::withdraw(request_id id, entry& e, instant now, outbox& out) {
   if (e.state == phase::waiting)
-    drop(id, out);
-  else
-    send_cancel(id, e, now, out);
+    return drop(id, now, out);
+  send_cancel(id, e, now, out);
   open_more(now, out);
 }
 
@@ -210,9 +210,14 @@ void stream_gateway_core::leave(request_id id, instant now, outbox& out) {
     e->left = true; // detached once it is opened
     return;
   }
+  let_go(id, now, out);
+}
+
+/// Nobody follows it here any more, or ever did.
+void stream_gateway_core::let_go(request_id id, instant now, outbox& out) {
   out.send(options_.journal, proto::detach_request{id, options_.self});
-  drop(id, out);
-  open_more(now, out);
+  if (find(id))
+    drop(id, now, out);
 }
 
 void stream_gateway_core::end_choice(proto::end_choice m, instant now, outbox& out) {
@@ -230,10 +235,7 @@ result<void> stream_gateway_core::on(const proto::request_opened& m, instant now
   heard(out);
   entry* e = find(m.request);
   if (!e || e->left) {
-    out.send(options_.journal, proto::detach_request{m.request, options_.self});
-    if (e)
-      drop(m.request, out);
-    open_more(now, out);
+    let_go(m.request, now, out);
     return {};
   }
   e->heard = now;
@@ -251,8 +253,7 @@ result<void> stream_gateway_core::on(const proto::request_known& m, instant now,
     return {};
   if (e->state == phase::submitted && !e->left)
     news_.emplace_back(news::known{m.request, m.known, m.same});
-  drop(m.request, out);
-  open_more(now, out);
+  drop(m.request, now, out);
   return {};
 }
 
@@ -260,8 +261,7 @@ result<void> stream_gateway_core::on(const proto::request_closed& m, instant now
   entry* e = find(m.request);
   if (!e || e->state == phase::waiting || e->state == phase::attaching)
     return {};
-  end(m.request, m.end, m.ask_again_ms, out);
-  open_more(now, out);
+  end(m.request, m.end, m.ask_again_ms, now, out);
   return {};
 }
 
@@ -270,8 +270,8 @@ result<void> stream_gateway_core::on(const proto::request_taken_over& m, instant
   if (!e || e->state != phase::open)
     return {}; // it was attached to again since
   end(m.request,
-      {proto::finish_reason::cancelled, -1, 0, ec::moved, "another connection follows it"}, 0, out);
-  open_more(now, out);
+      {proto::finish_reason::cancelled, -1, 0, ec::moved, "another connection follows it"}, 0, now,
+      out);
   return {};
 }
 
@@ -281,10 +281,7 @@ result<void> stream_gateway_core::on(const proto::tokens_released& m, instant no
   const auto next = m.first_index + static_cast<std::uint32_t>(m.tokens.size());
   const bool last = m.end.reason != proto::finish_reason::none;
   if (!e || e->left) {
-    out.send(options_.journal, proto::detach_request{m.request, options_.self});
-    if (e)
-      drop(m.request, out);
-    open_more(now, out);
+    let_go(m.request, now, out);
     return {};
   }
   if (e->state == phase::cancelling) // nothing is missed any more
@@ -343,8 +340,7 @@ void stream_gateway_core::take(entry& e, const proto::tokens_released& m, instan
   counts_.failed += m.end.reason == proto::finish_reason::error;
   out.count("di_gateway_requests_finished_total");
   trace::mark(trace::kind::finish, m.request);
-  drop(m.request, out);
-  open_more(now, out);
+  drop(m.request, now, out);
 }
 
 stream_counts stream_gateway_core::counts() const {

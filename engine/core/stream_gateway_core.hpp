@@ -173,8 +173,10 @@ private:
   void send_open(entry& e, instant now, outbox& out);
   void send_cancel(request_id id, entry& e, instant now, outbox& out);
   void withdraw(request_id id, entry& e, instant now, outbox& out);
-  void end(request_id id, const proto::choice_end& why, std::uint32_t ask_again_ms, outbox& out);
-  void drop(request_id id, outbox& out);
+  void end(request_id id, const proto::choice_end& why, std::uint32_t ask_again_ms, instant now,
+           outbox& out);
+  void drop(request_id id, instant now, outbox& out);
+  void let_go(request_id id, instant now, outbox& out);
   void take(entry& e, const proto::tokens_released& m, instant now, outbox& out);
   void follow_again(request_id id, entry& e, instant now, outbox& out);
   void lost(request_id id, entry& e, instant now, outbox& out);
