@@ -203,6 +203,26 @@ def messages_thinking_and_tools(s, o, a):
     same(after.content[-1].text, "It is sunny.")
 
 
+def one_call_where_asked_to(s, o, a):
+    """A second call is neither told nor waited for."""
+    both = says("I think.</think>Let me see." + CALL.replace("</｜DSML｜ calls>", "") + CALL.split("calls>\n", 1)[1])
+    function = {"name": "get_weather", "description": "Weather", "parameters": PARAMETERS}
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Weather?"}], "tools": [{"type": "function", "function": function}], "max_tokens": 400, "extra_body": both}
+    two = o.chat.completions.create(**body)
+    one = o.chat.completions.create(parallel_tool_calls=False, **body)
+    same([len(x.choices[0].message.tool_calls) for x in (two, one)], [2, 1])
+    same((one.choices[0].finish_reason, json.loads(one.choices[0].message.tool_calls[0].function.arguments)), ("tool_calls", ARGUMENTS))
+    expect(one.usage.completion_tokens < two.usage.completion_tokens - 20, (one.usage, two.usage))
+    deltas = [c.choices[0].delta for c in o.chat.completions.create(stream=True, parallel_tool_calls=False, **body) if c.choices]
+    same([d.index for x in deltas for d in x.tool_calls or [] if d.id], [0])
+    same(json.loads("".join(d.function.arguments or "" for x in deltas for d in x.tool_calls or [])), ARGUMENTS)
+    response = o.responses.create(model="demo", input="Weather?", tools=[{"type": "function", **function}], max_output_tokens=400, parallel_tool_calls=False, extra_body=both)
+    same(([i.type for i in response.output], response.status, response.parallel_tool_calls), (["reasoning", "message", "function_call"], "completed", False))
+    message = a.messages.create(model="demo", max_tokens=400, messages=body["messages"], tools=[{"name": "get_weather", "input_schema": PARAMETERS}],
+                                tool_choice={"type": "auto", "disable_parallel_tool_use": True}, extra_body=both)
+    same(([b.type for b in message.content], message.stop_reason), (["thinking", "text", "tool_use"], "tool_use"))
+
+
 def messages_of_other_names(s, o, a):
     """Agents ask for models of their own names, and below /anthropic."""
     b = anthropic.Anthropic(base_url=str(a.base_url).rstrip("/") + "/anthropic", api_key="none", max_retries=0, timeout=60)
@@ -261,7 +281,7 @@ def many_at_once(s, o, a):
 
 CASES = [chat_whole_and_streamed, chat_helpers_of_the_client, chat_thinking, chat_tools, chat_choices_and_logprobs, legacy_completions,
          responses_whole_and_streamed, responses_kept, responses_tools_and_reasoning, responses_cancelled,
-         messages_whole_and_streamed, messages_thinking_and_tools, messages_of_other_names, errors_are_typed, models_are_listed, a_client_that_leaves_cancels, many_at_once]
+         messages_whole_and_streamed, messages_thinking_and_tools, one_call_where_asked_to, messages_of_other_names, errors_are_typed, models_are_listed, a_client_that_leaves_cancels, many_at_once]
 
 
 def main():
