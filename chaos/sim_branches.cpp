@@ -67,7 +67,8 @@ branch_report tell_branches(const std::map<std::string, std::uint64_t>& visits) 
       report.words += fmt::format("     NEVER  {}\n", name);
     }
   for (const auto& [name, count] : visits)
-    if (!std::binary_search(all.begin(), all.end(), name)) {
+    if (name != "shard.stuck" && // a fault point: its visits count, too
+        !std::binary_search(all.begin(), all.end(), name)) {
       ++report.unknown;
       report.words += fmt::format("  {:8}  {} is not in the table\n", count, name);
     }
