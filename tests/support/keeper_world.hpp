@@ -245,9 +245,12 @@ private:
   }
 
   void take_kill(const proto::kill_rank& k) {
-    auto& p = processes[k.rank.v];
-    if (p.life == k.life)
-      kill(k.rank.v);
+    const auto& p = processes[k.rank.v];
+    if (p.life == k.life && p.alive)
+      return kill(k.rank.v);
+    if (p.life != k.life || reaped.contains(k.life.v)) // KEEPER was away when it ended
+      post("/control/keeper",
+           proto::rank_exited{k.rank, node_id{k.rank.v % 2}, k.life, 0, 9, "this life is gone"});
   }
 
   void carry_out(const address& self, core_handle& core, outbox& out) {
