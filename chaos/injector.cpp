@@ -285,7 +285,7 @@ void injector::add_point(const fault& f, std::size_t index, std::string point, i
   if (!ends)
     return;
   done_[index].armed = true;
-  // One death each: whoever comes after the victim must not find the rule any more.
+  // One death or hang each: whoever comes after the victim must not find the rule any more.
   loop_.at(launch::poll_loop::clock::now() + milliseconds{500}, [this, index] {
     rules_.erase(index);
     write_rules();

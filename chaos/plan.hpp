@@ -110,9 +110,10 @@ struct workload {
 /// What must hold. Times are reported, never expected.
 struct expectations {
   std::optional<std::uint32_t> exit; ///< of dilaunch; default 0
-  bool late_faults = false;          ///< faults whose trigger never came are no defect
-  std::uint32_t failed_max = 0;      ///< requests with an error
-  bool identical = true;             ///< all that did not fail, byte for byte
+  bool late_faults =
+      false; ///< faults whose trigger never came, or that met no process, are no defect
+  std::uint32_t failed_max = 0;  ///< requests with an error
+  bool identical = true;         ///< all that did not fail, byte for byte
   bool others_leave = false;     ///< lives may leave the view though nothing had happened to them
   std::optional<range> views;    ///< committed after the first one
   std::optional<range> expelled; ///< lives that left the view

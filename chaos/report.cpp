@@ -228,11 +228,7 @@ std::string peers_table(const std::vector<verdict>& all) {
           ? std::string{"-"}
           : fmt::format("{}; a step: {:.1f} ms", ms(f.rejoin_pause), quantiles_of(f.steps).p50),
       std::to_string(f.failed),
-      f.answered == 0
-          ? std::string{"-"}
-          : fmt::format("{:.4g} % of {}",
-                        100.0 * static_cast<double>(f.identical) / static_cast<double>(f.answered),
-                        f.answered)};
+      f.answered == 0 ? std::string{"-"} : fmt::format("{} of {}", f.identical, f.answered)};
   std::string out = "| what | here | target | published by others (32 GPUs and more) |\n"
                     "|---|---|---|---|\n";
   for (std::size_t i = 0; i < anchors.size(); ++i)

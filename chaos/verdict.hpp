@@ -34,7 +34,7 @@ struct aftermath {
   std::optional<double> detect_ms, commit_ms, repair_ms, control_back_ms, rejoin_ms;
   pauses pause; ///< longest gap in the fault's time minus the stream's median gap before
   /// Of a return in a view of its own: each stream's longest gap that ended after it and began
-  /// within a second of it, minus the stream's median gap before.
+  /// between the loss's view and a second behind it, minus the stream's median gap before.
   std::vector<double> rejoin_pause_ms;
   quantiles rejoin_pause;
 };

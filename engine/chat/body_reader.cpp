@@ -3,7 +3,6 @@
 
 #include "messaging/base/utf8.hpp"
 
-
 namespace di::engine {
 namespace {
 

@@ -147,6 +147,7 @@ void keeper_core::on(const proto::process_ready& m, instant now, outbox& out) {
   const bool coming = k->state == kept_state::starting || k->state == kept_state::proving;
   if (coming && (k->life == p.life || k->life.v == 0)) {
     k->life = p.life; // the node's own answer may be lost
+    k->unheard = {};
     k->asked = 0;
     k->ready = {p.rank, p.node, p.life, p.prefix};
     k->state = kept_state::admitting;

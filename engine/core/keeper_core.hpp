@@ -62,9 +62,10 @@ std::string_view to_string(kept_state s) noexcept;
 // clang-format off
 ///   state        view with its life   view without it,        rank_exited            others
 ///                                     or member_lost
-///   absent       member (recovered)   -                       -                      join | scale: waiting
+///   absent       member (recovered)   - (unheard: fenced)     -                      join | scale: waiting
 ///   waiting      member               -                       -                      due, nobody joins: starting
-///   starting     member               -                       waiting (strike)       rank_started: proving; refused: waiting (strike)
+///   starting     member               -                       waiting (strike)       rank_started: proving; refused: waiting (strike);
+///                                                                                    an unheard life runs: fenced
 ///   proving      member               -                       waiting (strike)       process_ready: admitting; late: fenced (strike)
 ///   admitting    member               -                       waiting (strike)       late: fenced (strike)
 ///   member       -                    fenced                  waiting (strike)       drain | scale | upgrade: draining
@@ -72,7 +73,7 @@ std::string_view to_string(kept_state s) noexcept;
 ///   leaving      -                    kill_rank politely      absent (upgrade:       late: kill_rank
 ///                                                             waiting; no strike)
 ///   fenced       -                    -                       waiting (strike)       kill_rank again and again
-///   quarantined  -                    -                       -                      time | join: waiting
+///   quarantined  -                    - (unheard: fenced)     -                      time | join: waiting
 // clang-format on
 ///
 /// A strike takes a token from the rank's bucket; without one left it is quarantined (under

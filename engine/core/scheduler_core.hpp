@@ -45,7 +45,7 @@ struct scheduler_options {
 ///   queued, named for a life     --that life is in the view-->               assigned to it
 ///                                --it is not-->                              forgotten
 ///   assigned  --assignment_refused (another may)-->                          queued at its old place
-///   queued | assigned --deadline | refused by all ranks-->                   refused
+///   queued | assigned --deadline | too large for all-->                      refused
 // clang-format on
 ///
 /// Order: see queue_place. A request that finds no room is passed by others that do, but by no more

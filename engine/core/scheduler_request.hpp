@@ -23,7 +23,7 @@ struct scheduler_core::request {
   struct refusal {
     incarnation life{};       ///< of the rank; a later one is asked again
     std::uint64_t report = 0; ///< until which it counts; for_ever: it is too large for this rank
-    bool stale = false;       ///< it knows another view; counts until SCHEDULER's next
+    bool stale = false;       ///< it knows another view; counts until SCHEDULER's next at most
     instant at;
     static constexpr std::uint64_t for_ever = ~std::uint64_t{0};
     bool final() const { return report == for_ever; }

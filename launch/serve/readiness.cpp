@@ -138,21 +138,25 @@ void probe_core::on_due(timer which, instant, outbox& out) {
 }
 
 void probe_core::on_answer(std::uint64_t tag, const result<parcel>& answer, instant, outbox&) {
+  source& from = (tag & of_keeper) != 0 ? keeper_ : scheduler_;
   tag &= ~of_keeper;
-  if (const auto* schedule = answer ? answer->as<proto::schedule>() : nullptr) {
-    in_view_ = static_cast<std::uint32_t>(schedule->ranks.size());
-  } else if (const auto* keeper = answer ? answer->as<proto::keeper_state>() : nullptr) {
-    // A dead rank stays in the view until another view is made: the last one does for long.
-    alive_ = static_cast<std::uint32_t>(
-        std::count_if(keeper->ranks.begin(), keeper->ranks.end(),
-                      [](const proto::kept_rank& r) { return r.state == "member"; }));
-  } else {
-    if (tag > answered_)
-      options_.state->control_silent(answer ? "another answer" : answer.error().what);
+  if (tag <= from.answered)
+    return; // a newer question has its answer
+  const auto* schedule = answer ? answer->as<proto::schedule>() : nullptr;
+  const auto* keeper = answer ? answer->as<proto::keeper_state>() : nullptr;
+  from.silent = schedule == nullptr && keeper == nullptr;
+  if (from.silent)
+    return options_.state->control_silent(answer ? "another answer" : answer.error().what);
+  from.answered = tag;
+  // A dead rank stays in the view until another view is made: the last one does for long.
+  from.ranks = static_cast<std::uint32_t>(
+      schedule != nullptr
+          ? static_cast<std::ptrdiff_t>(schedule->ranks.size())
+          : std::count_if(keeper->ranks.begin(), keeper->ranks.end(),
+                          [](const proto::kept_rank& r) { return r.state == "member"; }));
+  if (scheduler_.silent || keeper_.silent)
     return;
-  }
-  answered_ = std::max(answered_, tag);
-  options_.state->control_answered(std::min(in_view_, alive_));
+  options_.state->control_answered(std::min(scheduler_.ranks, keeper_.ranks));
   prove();
 }
 

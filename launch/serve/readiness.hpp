@@ -66,7 +66,7 @@ struct probe_options {
   duration timeout = std::chrono::seconds{2};             ///< of one question
 };
 
-/// Asks SCHEDULER now and then, and sends the own request once there are ranks.
+/// Asks SCHEDULER and KEEPER now and then, and sends the own request once there are ranks.
 class probe_core {
 public:
   explicit probe_core(probe_options options) : options_{std::move(options)} {}
@@ -79,8 +79,13 @@ private:
   void prove();
 
   probe_options options_;
-  std::uint64_t asked_ = 0, answered_ = 0;         ///< tags; the newest that was answered
-  std::uint32_t in_view_ = 0, alive_ = 0;          ///< [ranks] of SCHEDULER, and of KEEPER
+  struct source {
+    std::uint64_t answered = 0; ///< tag of the newest answer
+    std::uint32_t ranks = 0;    ///< [ranks] that it has
+    bool silent = true;         ///< its newest question failed, or has no answer yet
+  };
+  std::uint64_t asked_ = 0; ///< the newest tag
+  source scheduler_, keeper_;
   std::shared_ptr<actors::stream_listener> proof_; ///< of the own request that is under way
 };
 

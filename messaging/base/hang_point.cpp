@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// How a thread hangs on purpose.
 #include "messaging/base/hang_point.hpp"
 
 #include "messaging/base/log.hpp"

@@ -74,7 +74,7 @@ def main():
         expect(len(printed.splitlines()) >= 2 and printed.strip(), f"README.md, Python: {printed!r}")
         print("README.md, Python: ok", flush=True)
         follow(s, "doc/serving.md", blocks)
-        said = run(s, "dilaunch chat", ["bash", "-euo", "pipefail"], "echo What is 2 plus 3? | dilaunch chat --url http://localhost:8000 --no-thinking --max-tokens 8 --stats 2>&1")
+        said = run(s, "dilaunch chat", ["bash", "-euo", "pipefail"], "echo What is 2 plus 3? | dilaunch chat --url http://localhost:8000 --no-thinking --temperature 0 --max-tokens 8 --stats 2>&1")
         expect("5" in said.splitlines()[0] and "tokens" in said, f"dilaunch chat: {said!r}")
         print("dilaunch chat: ok", flush=True)
 

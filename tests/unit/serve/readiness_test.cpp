@@ -135,6 +135,28 @@ TEST(readiness, of_a_later_life_needs_no_proof) {
   EXPECT_EQ(g.told, 1);
 }
 
+TEST(readiness, goes_while_either_of_its_sources_is_silent) {
+  gateway g{true};
+  g.look(2);
+  ASSERT_TRUE(g.state->health().ready);
+  proto::keeper_state k;
+  k.ranks.resize(2);
+  k.ranks[0].state = k.ranks[1].state = "member";
+  const std::uint64_t of_keeper = std::uint64_t{1} << 63;
+  outbox out;
+  g.probe.on_due({1, 0}, now, out);
+  ++g.asked;
+  g.probe.on_answer(g.asked | of_keeper, parcel::of(k), now, out);
+  g.probe.on_answer(g.asked, fail(ec::deadline_exceeded, "SCHEDULER hangs"), now, out);
+  EXPECT_FALSE(g.state->health().ready);
+  g.probe.on_due({1, 0}, now, out);
+  ++g.asked;
+  g.probe.on_answer(g.asked | of_keeper, parcel::of(k), now, out);
+  EXPECT_FALSE(g.state->health().ready) << "KEEPER alone is not enough";
+  g.look(2);
+  EXPECT_TRUE(g.state->health().ready);
+}
+
 TEST(readiness, goes_while_the_ranks_of_the_view_are_dead) {
   gateway g{true};
   g.look(2);
